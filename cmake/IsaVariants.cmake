@@ -51,8 +51,7 @@ function(hpcattn_add_isa_variants target)
     # generic comes first: of weak symbols alike, linkers keep the first.
     set(objects ${target}_${isa})
     add_library(${objects} OBJECT ${sources})
-    set_target_properties(${objects} PROPERTIES POSITION_INDEPENDENT_CODE ON
-                          CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+    set_target_properties(${objects} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
     target_compile_definitions(${objects} PRIVATE HPCATTN_ISA=${isa} HPCATTN_ISA_NAME="${isa}")
     # ISO mode (-std=c++20) turns contraction off in GCC; a fused multiply-add is the point here.

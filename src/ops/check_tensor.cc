@@ -56,6 +56,7 @@ void check_last_contiguous(std::string_view op, std::string_view arg, const Tens
 }
 
 void check_no_overlap(std::string_view op, std::string_view arg, const Tensor& tensor) {
+  if (tensor.num_elements() == 0) return;
   for (int dim = 0; dim < tensor.rank(); ++dim) {
     check(tensor.size(dim) <= 1 || tensor.stride(dim) != 0, op, ": ", arg, " is written and has stride 0 ",
           "in dim ", dim, " of size ", tensor.size(dim), ", expected memory of its own for each entry.");

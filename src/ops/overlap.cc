@@ -49,7 +49,8 @@ ByteRange range_of(const Tensor& tensor) {
 }
 
 bool ranges_meet(const ByteRange& a, const ByteRange& b) {
-  return a.begin < b.end && b.begin < a.end;
+  const bool empty = a.begin == a.end || b.begin == b.end;
+  return !empty && a.begin < b.end && b.begin < a.end;
 }
 
 /// stride * (low .. high): the distances that one stride can add between an entry of a and one of

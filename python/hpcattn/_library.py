@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the native library once, and asks it what it counts and supports."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import hpcattn
+
+MIN_TORCH = (2, 10)
+_FILE = "hpcattn_torch.so"
+
+
+def _import_torch() -> Any:
+    """Torch, or an ImportError that says what is needed and how to get it."""
+    wanted = f"hpcattn needs torch {MIN_TORCH[0]}.{MIN_TORCH[1]} or newer"
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            f"{wanted}, and torch can not be imported ({error}). Install it: pip install torch"
+        ) from error
+    match = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if match is None or (int(match[1]), int(match[2])) < MIN_TORCH:
+        raise ImportError(
+            f"{wanted} (the first with its stable ABI complete), got {torch.__version__}. "
+            "Upgrade it: pip install --upgrade torch"
+        )
+    return torch
+
+
+def _find() -> Path:
+    """The native library: beside this file, or where an editable install keeps what it built."""
+    folders = [Path(folder) for folder in hpcattn.__path__]
+    for folder in folders:
+        if (folder / _FILE).is_file():
+            return folder / _FILE
+    raise ImportError(
+        f"hpcattn: {_FILE} is in none of {', '.join(map(str, folders))}. The package was not built: "
+        "install it with pip install ."
+    )
+
+
+@functools.cache
+def load() -> Any:
+    """Loads the library and registers its fake implementations.
+
+    Returns:
+        `torch.ops.hpcattn`.
+
+    Raises:
+        ImportError: torch is missing or too old, or the package was not built.
+    """
+    torch = _import_torch()
+    torch.ops.load_library(str(_find()))
+    from hpcattn import _fake
+
+    _fake.register()
+    return torch.ops.hpcattn
+
+
+@functools.cache
+def support() -> dict[str, Any]:
+    """What the operators take, from the library's own table.
+
+    Returns:
+        `head_dims` (list of int), `page_size_multiple` (int) and `attention`: for each dtype of q the
+        dtypes of `kv` and of `out`, by the names of C++ ("float8_e4m3").
+    """
+    table: dict[str, Any] = json.loads(load().support())
+    return table
+
+
+def call_counts() -> dict[str, int]:
+    """How many calls of each operator the native library has completed since the last reset.
+
+    Returns:
+        Operator name -> calls, every operator in it; all threads of this process together.
+    """
+    counts: dict[str, int] = json.loads(load().call_counts())
+    return counts
+
+
+def reset_call_counts() -> None:
+    """Sets all of `call_counts` to 0."""
+    load().reset_call_counts()

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hpcattn/attention.h"
+
+#include "hpcattn/merge.h"
+#include "torch/ops.h"
+
+namespace hpcattn::torch_ops {
+
+void paged_attention(StableTensor q, StableTensor k_cache, StableTensor v_cache,
+                     StableTensor page_table, StableTensor cu_seqlens_q, StableTensor kv_lens,
+                     StableTensor out, OptionalTensor lse, double scale, bool causal,
+                     std::optional<std::int64_t> window, double softcap, OptionalTensor alibi_slopes,
+                     OptionalTensor sinks, OptionalTensor q_scale, OptionalTensor k_scale,
+                     OptionalTensor v_scale, OptionalTensor out_scale, OptionalTensor plan) {
+  run(Operator::kPagedAttention, [&] {
+    const Arguments args("paged_attention");
+    hpcattn::paged_attention({.q = args.input("q", q),
+                              .k_cache = args.input("k_cache", k_cache),
+                              .v_cache = args.input("v_cache", v_cache),
+                              .page_table = args.input("page_table", page_table),
+                              .cu_seqlens_q = args.input("cu_seqlens_q", cu_seqlens_q),
+                              .kv_lens = args.input("kv_lens", kv_lens),
+                              .out = args.output("out", out),
+                              .lse = args.output("lse", lse),
+                              .options = {.scale = scale,
+                                          .causal = causal,
+                                          .window = window,
+                                          .softcap = softcap,
+                                          .alibi_slopes = args.input("alibi_slopes", alibi_slopes),
+                                          .sinks = args.input("sinks", sinks),
+                                          .q_scale = args.input("q_scale", q_scale),
+                                          .k_scale = args.input("k_scale", k_scale),
+                                          .v_scale = args.input("v_scale", v_scale),
+                                          .out_scale = args.input("out_scale", out_scale)},
+                              .plan = args.input("plan", plan)},
+                             torch_execution());
+  });
+}
+
+void packed_attention(StableTensor q, StableTensor k, StableTensor v, StableTensor cu_seqlens_q,
+                      StableTensor cu_seqlens_k, StableTensor out, OptionalTensor lse, double scale,
+                      bool causal, std::optional<std::int64_t> window, double softcap,
+                      OptionalTensor alibi_slopes, OptionalTensor sinks, OptionalTensor q_scale,
+                      OptionalTensor k_scale, OptionalTensor v_scale, OptionalTensor out_scale,
+                      OptionalTensor plan) {
+  run(Operator::kPackedAttention, [&] {
+    const Arguments args("packed_attention");
+    hpcattn::packed_attention({.q = args.input("q", q),
+                               .k = args.input("k", k),
+                               .v = args.input("v", v),
+                               .cu_seqlens_q = args.input("cu_seqlens_q", cu_seqlens_q),
+                               .cu_seqlens_k = args.input("cu_seqlens_k", cu_seqlens_k),
+                               .out = args.output("out", out),
+                               .lse = args.output("lse", lse),
+                               .options = {.scale = scale,
+                                           .causal = causal,
+                                           .window = window,
+                                           .softcap = softcap,
+                                           .alibi_slopes = args.input("alibi_slopes", alibi_slopes),
+                                           .sinks = args.input("sinks", sinks),
+                                           .q_scale = args.input("q_scale", q_scale),
+                                           .k_scale = args.input("k_scale", k_scale),
+                                           .v_scale = args.input("v_scale", v_scale),
+                                           .out_scale = args.input("out_scale", out_scale)},
+                               .plan = args.input("plan", plan)},
+                              torch_execution());
+  });
+}
+
+void merge_partials(std::vector<StableTensor> partials, std::vector<StableTensor> lses,
+                    StableTensor out, OptionalTensor lse) {
+  run(Operator::kMergePartials, [&] {
+    const Arguments args("merge_partials");
+    hpcattn::merge_partials({.partials = args.inputs("partials", partials),
+                             .lses = args.inputs("lses", lses),
+                             .out = args.output("out", out),
+                             .lse = args.output("lse", lse)},
+                            torch_execution());
+  });
+}
+
+}  // namespace hpcattn::torch_ops

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "hpcattn/rope.h"
+#include "hpcattn/store.h"
+#include "src/common/check.h"
+#include "torch/ops.h"
+
+namespace hpcattn::torch_ops {
+namespace {
+
+/// One of the named values, or InvalidArgument with all their names.
+template <typename Value, std::size_t kCount>
+Value choose(std::string_view op, std::string_view arg, const std::string& given,
+             const std::pair<const char*, Value> (&choices)[kCount]) {
+  std::string names;
+  for (const auto& [name, value] : choices) {
+    if (given == name) return value;
+    names += message(names.empty() ? "'" : " or '", name, "'");
+  }
+  check(false, op, ": ", arg, " is '", given, "', expected ", names, ".");
+  return choices[0].second;
+}
+
+std::array<std::int64_t, 3> mrope_of(std::string_view op,
+                                     const std::optional<std::vector<std::int64_t>>& section) {
+  std::array<std::int64_t, 3> result{};
+  if (!section) return result;
+  check(section->size() == 3, op, ": mrope_section has ", section->size(),
+        " entries, expected 3 (pairs that follow each of the three positions).");
+  std::copy(section->begin(), section->end(), result.begin());
+  return result;
+}
+
+}  // namespace
+
+void store_kv(StableTensor k, StableTensor v, StableTensor k_cache, StableTensor v_cache,
+              StableTensor slot_mapping, OptionalTensor k_scale, OptionalTensor v_scale) {
+  run(Operator::kStoreKv, [&] {
+    const Arguments args("store_kv");
+    hpcattn::store_kv({.k = args.input("k", k),
+                       .v = args.input("v", v),
+                       .k_cache = args.output("k_cache", k_cache),
+                       .v_cache = args.output("v_cache", v_cache),
+                       .slot_mapping = args.input("slot_mapping", slot_mapping),
+                       .k_scale = args.input("k_scale", k_scale),
+                       .v_scale = args.input("v_scale", v_scale)},
+                      torch_execution());
+  });
+}
+
+void rope_norm_store_kv(StableTensor q, StableTensor k, StableTensor v, StableTensor cos_sin,
+                        StableTensor out_q, OptionalTensor out_q_scale, OptionalTensor out_k,
+                        OptionalTensor out_v, OptionalTensor k_cache, OptionalTensor v_cache,
+                        std::string style, OptionalTensor positions,
+                        std::optional<std::vector<std::int64_t>> mrope_section,
+                        OptionalTensor cu_seqlens_q, OptionalTensor kv_lens,
+                        OptionalTensor page_table, OptionalTensor slot_mapping,
+                        OptionalTensor k_scale, OptionalTensor v_scale, OptionalTensor q_scale,
+                        double upper_max, std::string norm_policy, std::string norm_scope,
+                        OptionalTensor q_norm_weight, OptionalTensor k_norm_weight,
+                        std::optional<double> norm_eps) {
+  run(Operator::kRopeNormStoreKv, [&] {
+    constexpr std::string_view kOp = "rope_norm_store_kv";
+    const Arguments args(kOp);
+    RopeNormStoreKvArgs rope{
+        .q = args.input("q", q),
+        .k = args.input("k", k),
+        .v = args.input("v", v),
+        .cos_sin = args.input("cos_sin", cos_sin),
+        .style = choose<RopeStyle>(
+            kOp, "style", style,
+            {{"neox", RopeStyle::kNeox}, {"interleaved", RopeStyle::kInterleaved}}),
+        .positions = args.input("positions", positions),
+        .mrope_section = mrope_of(kOp, mrope_section),
+        .cu_seqlens_q = args.input("cu_seqlens_q", cu_seqlens_q),
+        .kv_lens = args.input("kv_lens", kv_lens),
+        .page_table = args.input("page_table", page_table),
+        .slot_mapping = args.input("slot_mapping", slot_mapping),
+        .k_cache = args.output("k_cache", k_cache),
+        .v_cache = args.output("v_cache", v_cache),
+        .k_scale = args.input("k_scale", k_scale),
+        .v_scale = args.input("v_scale", v_scale),
+        .out_q = args.output("out_q", out_q),
+        .out_k = args.output("out_k", out_k),
+        .out_v = args.output("out_v", out_v),
+        .q_scale = args.input("q_scale", q_scale),
+        .out_q_scale = args.output("out_q_scale", out_q_scale),
+        .upper_max = upper_max,
+        .norm_policy =
+            choose<QkNormPolicy>(kOp, "norm_policy", norm_policy,
+                                 {{"none", QkNormPolicy::kNone},
+                                  {"rope_then_norm", QkNormPolicy::kRopeThenNorm},
+                                  {"norm_then_rope", QkNormPolicy::kNormThenRope}}),
+        .norm_scope = choose<NormScope>(kOp, "norm_scope", norm_scope,
+                                        {{"head", NormScope::kHead}, {"token", NormScope::kToken}}),
+        .q_norm_weight = args.input("q_norm_weight", q_norm_weight),
+        .k_norm_weight = args.input("k_norm_weight", k_norm_weight)};
+    if (norm_eps) rope.norm_eps = *norm_eps;
+    hpcattn::rope_norm_store_kv(rope, torch_execution());
+  });
+}
+
+}  // namespace hpcattn::torch_ops

@@ -4,7 +4,9 @@
 include_guard(GLOBAL)
 
 add_library(hpcattn_options INTERFACE)
+# Designated initialisers leave out what has a default: GCC warns of that too.
 target_compile_options(hpcattn_options INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion
+                       -Wno-missing-field-initializers
                        $<$<BOOL:${HPCATTN_WERROR}>:-Werror>)
 if(HPCATTN_SANITIZE)
   target_compile_options(hpcattn_options INTERFACE -fsanitize=${HPCATTN_SANITIZE} -fno-omit-frame-pointer

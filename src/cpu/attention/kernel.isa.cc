@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mainloop of attention on the CPU, compiled once for each instruction set: FlashAttention's online
+// softmax (Dao 2023, section 3.1) over tiles of KV that are read where they lie.
+#include "src/cpu/attention/layouts.h"
+
+namespace hpcattn::cpu::HPCATTN_ISA {
+namespace {
+
+alignas(64) constexpr std::byte kZeroRow[kMaxHeadDim * 4] = {};
+
+/// Finds the rows of K and V of the keys [first_key, in.kv_end), one tile at most.
+void locate(const TaskInput& in, std::int64_t first_key, KvTile& tile) {
+  const std::int64_t left = in.kv_end - first_key;
+  tile.first_key = first_key;
+  tile.num_keys = static_cast<int>(left < kTileKv ? left : kTileKv);
+  tile.any_absent = false;
+  int key = 0;
+  while (key < tile.num_keys) {
+    const std::int64_t token = first_key + key;
+    std::int64_t place = token;
+    std::int64_t run = tile.num_keys - key;  // keys that follow each other in memory
+    const std::byte* k = in.k.base;
+    const std::byte* v = in.v.base;
+    bool absent = false;
+    if (in.page_ids != nullptr) {
+      const std::int64_t page = token / in.page_size;
+      const std::int64_t page_id = in.page_ids[page * in.page_id_stride];
+      place = token - page * in.page_size;
+      run = run < in.page_size - place ? run : in.page_size - place;
+      absent = page_id < 0;
+      if (!absent) {
+        k += page_id * in.k.page_bytes;
+        v += page_id * in.v.page_bytes;
+      }
+    }
+    for (std::int64_t i = 0; i < run; ++i, ++key) {
+      tile.k[key] = absent ? kZeroRow : k + (place + i) * in.k.token_bytes;
+      tile.v[key] = absent ? kZeroRow : v + (place + i) * in.v.token_bytes;
+      tile.absent[key] = absent;
+    }
+    tile.any_absent = tile.any_absent || absent;
+  }
+  for (; key < kTileKv; ++key) tile.k[key] = tile.v[key] = kZeroRow;
+}
+
+/// float32 copies, in this thread's cache, of a tile in a narrow format.
+template <KvType kType>
+void widen(const TaskInput& in, const std::byte* const (&rows)[kTileKv], int num_keys, float* to,
+           const std::byte* (&wide_rows)[kTileKv]) {
+  for (int key = 0; key < kTileKv; ++key) {
+    wide_rows[key] = key < num_keys ? reinterpret_cast<const std::byte*>(to + key * in.head_dim) : kZeroRow;
+    if (key >= num_keys) continue;
+    for (int dim = 0; dim < in.head_dim; dim += kLanes) {
+      store(to + key * in.head_dim + dim, load_as_float<kType>(rows[key], dim));
+    }
+  }
+}
+
+template <KvType kType, int kRows, int kDimVecs>
+HPCATTN_INLINE int accumulate_dims(const TaskInput& in, ProbabilityStrides strides, const KvTile& tile,
+                                   const std::byte* const* next, int row, int dim, Scratch& s) {
+  for (; dim + kDimVecs * kLanes <= in.head_dim; dim += kDimVecs * kLanes) {
+    accumulate_block<kType, kRows, kDimVecs>(s.p + row * strides.row, strides, tile.num_keys, tile.v, next,
+                                             dim, s.rescale + row, s.o + row * in.head_dim, in.head_dim);
+  }
+  if constexpr (kDimVecs > 1) {
+    dim = accumulate_dims<kType, kRows, kDimVecs / 2>(in, strides, tile, next, row, dim, s);
+  }
+  return dim;
+}
+
+/// o = rescale * o + P V, over all rows in blocks of kRows, then of fewer.
+template <KvType kType, int kRows>
+void accumulate(const TaskInput& in, ProbabilityStrides strides, const KvTile& tile,
+                const std::byte* const* next, int row, Scratch& s) {
+  for (; row + kRows <= in.rows; row += kRows) {
+    accumulate_dims<kType, kRows, kPvDimVecs>(in, strides, tile, next, row, 0, s);
+  }
+  if constexpr (kRows > 1) {
+    if (row < in.rows) accumulate<kType, kRows - 1>(in, strides, tile, next, row, s);
+  }
+}
+
+void prepare_rows(const TaskInput& in, Scratch& s) {
+  for (int row = 0; row < kTileRows; ++row) {
+    s.row_max[row] = -kInfinity;
+    s.row_sum[row] = 0.0F;
+    if (row < in.rows) continue;
+    s.position[row] = s.see_begin[row] = 0;
+    s.see_end[row] = INT32_MAX;
+    s.slope[row] = 0.0F;
+  }
+  for (int i = 0; i < in.rows * in.head_dim; ++i) s.o[i] = 0.0F;
+}
+
+/// Keys that all rows of the task see: tiles inside need no mask.
+struct SeenByAll {
+  std::int64_t begin = 0;
+  std::int64_t end = INT64_MAX;
+
+  SeenByAll(const TaskInput& in, const Scratch& s) {
+    for (int row = 0; row < in.rows; ++row) {
+      if (s.see_begin[row] > begin) begin = s.see_begin[row];
+      if (s.see_end[row] < end) end = s.see_end[row];
+    }
+  }
+  bool holds(const KvTile& tile) const {
+    return tile.first_key >= begin && tile.first_key + tile.num_keys <= end;
+  }
+};
+
+template <typename Layout>
+void finish_scores(const TaskInput& in, const KvTile& tile, const SeenByAll& seen, Scratch& s) {
+  if (in.softcap > 0.0F) {
+    const float factor = in.softcap * kLog2E;
+    Layout::for_each_score(in, tile, s, [=](Vec score, const ScoreLanes&) { return tanh(score) * factor; });
+  }
+  if (in.alibi) {
+    Layout::for_each_score(in, tile, s, [](Vec score, const ScoreLanes& lanes) {
+      const IntVec distance = lanes.position - lanes.key;
+      const IntVec absolute = distance < 0 ? -distance : distance;
+      return score - lanes.slope * __builtin_convertvector(absolute, Vec);
+    });
+  }
+  if (!seen.holds(tile)) {
+    Layout::for_each_score(in, tile, s, [](Vec score, const ScoreLanes& lanes) {
+      const IntVec visible = (lanes.key >= lanes.see_begin) & (lanes.key < lanes.see_end);
+      return visible ? score : broadcast(-kInfinity);
+    });
+  }
+  if (tile.any_absent) {
+    for (int key = 0; key < tile.num_keys; ++key) {
+      if (tile.absent[key]) Layout::hide_key(in, key, s);
+    }
+  }
+}
+
+template <KvType kType, typename Layout>
+void attend(const TaskInput& in, Scratch& s) {
+  prepare_rows(in, s);
+  Layout::prepare(in, s);
+  const SeenByAll seen(in, s);
+  KvTile tiles[2];
+  if (in.kv_begin < in.kv_end) locate(in, in.kv_begin, tiles[0]);
+  int current = 0;
+  for (std::int64_t key = in.kv_begin; key < in.kv_end; key += kTileKv, current ^= 1) {
+    const KvTile& tile = tiles[current];
+    KvTile& next = tiles[current ^ 1];
+    if (key + kTileKv < in.kv_end) {
+      locate(in, key + kTileKv, next);
+    } else {
+      next = tile;
+    }
+    if constexpr (Layout::kReadsInPlace || kType == KvType::kFloat32) {
+      Layout::template compute_scores<kType>(in, tile, next, s);
+      finish_scores<Layout>(in, tile, seen, s);
+      Layout::softmax(in, tile, s);
+      accumulate<kType, kPvRows>(in, Layout::kStrides, tile, Layout::kReadsInPlace ? next.v : nullptr, 0, s);
+    } else {
+      KvTile wide = tile;
+      widen<kType>(in, tile.k, tile.num_keys, s.k_rows, wide.k);
+      widen<kType>(in, tile.v, tile.num_keys, s.v_rows, wide.v);
+      Layout::template compute_scores<KvType::kFloat32>(in, wide, next, s);
+      finish_scores<Layout>(in, wide, seen, s);
+      Layout::softmax(in, wide, s);
+      accumulate<KvType::kFloat32, kPvRows>(in, Layout::kStrides, wide, nullptr, 0, s);
+    }
+  }
+}
+
+template <typename Layout>
+void fill(AttendFunction (&functions)[kNumKvTypes]) {
+  functions[int(KvType::kFloat32)] = attend<KvType::kFloat32, Layout>;
+  functions[int(KvType::kFloat16)] = attend<KvType::kFloat16, Layout>;
+  functions[int(KvType::kBFloat16)] = attend<KvType::kBFloat16, Layout>;
+  functions[int(KvType::kFloat8E4M3)] = attend<KvType::kFloat8E4M3, Layout>;
+  functions[int(KvType::kFloat8E5M2)] = attend<KvType::kFloat8E5M2, Layout>;
+}
+
+}  // namespace
+
+void fill_kernels(KernelTable& table) {
+  table.isa = HPCATTN_ISA_NAME;
+  fill<Narrow>(table.narrow);
+  fill<Wide>(table.wide);
+  table.load_row[int(KvType::kFloat32)] = load_row<KvType::kFloat32>;
+  table.load_row[int(KvType::kFloat16)] = load_row<KvType::kFloat16>;
+  table.load_row[int(KvType::kBFloat16)] = load_row<KvType::kBFloat16>;
+  table.load_row[int(KvType::kFloat8E4M3)] = load_row<KvType::kFloat8E4M3>;
+  table.load_row[int(KvType::kFloat8E5M2)] = load_row<KvType::kFloat8E5M2>;
+  table.store_row[int(KvType::kFloat32)] = store_row<KvType::kFloat32>;
+  table.store_row[int(KvType::kBFloat16)] = store_row<KvType::kBFloat16>;
+#if defined(__AVX2__)
+  table.store_row[int(KvType::kFloat16)] = store_row<KvType::kFloat16>;
+#endif
+}
+
+}  // namespace hpcattn::cpu::HPCATTN_ISA

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan tensor holds, as int32 words: a header, the tasks, the combines. Plain structs, so that
+// the host and device code read the same layout.
+#pragma once
+
+#include <cstdint>
+
+namespace hpcattn::plan {
+
+inline constexpr std::int32_t kMagic = 0x48504c4e;  // "HPLN"
+inline constexpr std::int32_t kVersion = 1;
+
+/// Rows (query tokens x heads of a group) of one task, at most. A row is numbered
+/// token * group + head_in_group within its request.
+inline constexpr std::int64_t kTileRows = 96;
+
+/// KV tokens of one step of a kernel's mainloop; split boundaries are multiples of it.
+inline constexpr std::int64_t kTileKv = 64;
+
+/// A share of the work: some rows of one KV head of a request, over a KV range.
+struct Task {
+  std::int32_t request = 0;
+  std::int32_t kv_head = 0;
+  std::int32_t row_begin = 0;
+  std::int32_t row_end = 0;
+  std::int32_t kv_begin = 0;
+  std::int32_t kv_end = 0;
+  std::int32_t partial = -1;  // first row of its partial result; -1: the result is whole
+  std::int32_t unused = 0;
+};
+
+/// Rows whose KV range was split: their partials lie one after the other, in the order of the KV.
+struct Combine {
+  std::int32_t request = 0;
+  std::int32_t kv_head = 0;
+  std::int32_t row_begin = 0;
+  std::int32_t row_end = 0;
+  std::int32_t partial = 0;  // first row of the first partial
+  std::int32_t num_splits = 0;
+};
+
+struct Header {
+  std::int32_t magic = kMagic;
+  std::int32_t version = kVersion;
+  std::int32_t num_requests = 0;
+  std::int32_t num_tokens = 0;
+  std::int32_t num_tasks = 0;
+  std::int32_t num_combines = 0;
+  std::int32_t num_partial_rows = 0;
+  std::int32_t num_partials = 0;
+  // The attention group.
+  std::int32_t num_q_heads = 0;
+  std::int32_t num_kv_heads = 0;
+  std::int32_t head_dim = 0;
+  std::int32_t page_size = 0;
+  std::int32_t q_dtype = 0;
+  std::int32_t kv_dtype = 0;
+  std::int32_t causal = 0;
+  std::int32_t window = 0;  // 0: none
+  // What the plan was made from, and whether it is still whole.
+  std::uint32_t lengths_hash[2] = {};
+  std::uint32_t content_hash[2] = {};
+};
+
+inline constexpr std::int64_t kHeaderWords = sizeof(Header) / 4;
+inline constexpr std::int64_t kTaskWords = sizeof(Task) / 4;
+inline constexpr std::int64_t kCombineWords = sizeof(Combine) / 4;
+
+}  // namespace hpcattn::plan

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/plan/split.h"
+
+#include <algorithm>
+
+namespace hpcattn::plan {
+namespace {
+
+// A worker gets about this many tasks where splitting is up to us: enough that the last ones to end
+// lie close together, few enough that combining costs nothing.
+constexpr std::int64_t kTasksPerWorker = 8;
+
+// No split is shorter than this: below, starting a task costs as much as it saves.
+constexpr std::int64_t kMinSplit = 512;
+
+// Reading a KV token costs as much as computing it for this many rows.
+constexpr std::int64_t kRowsPerRead = 8;
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Calls visit(request, row_begin, row_end, kv range) for each tile of rows of one KV head.
+template <typename Visit>
+void for_each_tile(const SplitInput& in, const Visit& visit) {
+  for (std::size_t request = 0; request < in.kv_lens.size(); ++request) {
+    const std::int64_t num_tokens = in.cu_seqlens_q[request + 1] - in.cu_seqlens_q[request];
+    const std::int64_t kv_len = in.kv_lens[request];
+    const std::int64_t num_rows = num_tokens * in.group;
+    for (std::int64_t row = 0; row < num_rows; row += kTileRows) {
+      const std::int64_t row_end = std::min(row + kTileRows, num_rows);
+      const std::int64_t before = kv_len - num_tokens;
+      const KvRange kv = visible_to_any(in.mask, before + row / in.group,
+                                        before + (row_end - 1) / in.group, kv_len);
+      visit(static_cast<std::int32_t>(request), row, row_end, kv);
+    }
+  }
+}
+
+std::int64_t cost_of(std::int64_t rows, std::int64_t kv_tokens) {
+  return std::max(rows, kRowsPerRead) * kv_tokens;
+}
+
+/// The length of a split of this tile; its range's whole length where it is not split.
+std::int64_t split_length(const SplitInput& in, std::int64_t rows, KvRange kv, std::int64_t target) {
+  const std::int64_t length = kv.end - kv.begin;
+  if (in.fixed_split > 0) return in.fixed_split;
+  const std::int64_t pieces = std::min(ceil_div(cost_of(rows, length), target), length / kMinSplit);
+  if (pieces <= 1) return std::max<std::int64_t>(length, 1);
+  return ceil_div(ceil_div(length, pieces), kTileKv) * kTileKv;
+}
+
+}  // namespace
+
+std::int64_t cost(const Task& task) {
+  return cost_of(task.row_end - task.row_begin, task.kv_end - task.kv_begin);
+}
+
+SplitResult split(const SplitInput& in) {
+  std::int64_t total = 0;
+  for_each_tile(in, [&](std::int32_t, std::int64_t begin, std::int64_t end, KvRange kv) {
+    total += cost_of(end - begin, kv.end - kv.begin) * in.num_kv_heads;
+  });
+  const std::int64_t target =
+      in.num_workers <= 1 ? std::max<std::int64_t>(total, 1)
+                          : std::max<std::int64_t>(total / (in.num_workers * kTasksPerWorker), 1);
+
+  SplitResult result;
+  for_each_tile(in, [&](std::int32_t request, std::int64_t row, std::int64_t row_end, KvRange kv) {
+    const std::int64_t rows = row_end - row;
+    const std::int64_t step = split_length(in, rows, kv, target);
+    // Splits end at multiples of the step where it is fixed, so that a request's bits do not depend
+    // on how far its own window has moved.
+    const std::int64_t first_end = in.fixed_split > 0 ? (kv.begin / step + 1) * step : kv.begin + step;
+    const std::int64_t splits = kv.end <= first_end ? 1 : 1 + ceil_div(kv.end - first_end, step);
+    for (std::int64_t head = 0; head < in.num_kv_heads; ++head) {
+      Task task{.request = request,
+                .kv_head = static_cast<std::int32_t>(head),
+                .row_begin = static_cast<std::int32_t>(row),
+                .row_end = static_cast<std::int32_t>(row_end)};
+      if (splits > 1) {
+        result.combines.push_back({.request = task.request,
+                                   .kv_head = task.kv_head,
+                                   .row_begin = task.row_begin,
+                                   .row_end = task.row_end,
+                                   .partial = static_cast<std::int32_t>(result.num_partial_rows),
+                                   .num_splits = static_cast<std::int32_t>(splits)});
+      }
+      std::int64_t begin = kv.begin;
+      for (std::int64_t i = 0; i < splits; ++i) {
+        const std::int64_t end = std::min(first_end + i * step, kv.end);
+        task.kv_begin = static_cast<std::int32_t>(begin);
+        task.kv_end = static_cast<std::int32_t>(end);
+        if (splits > 1) {
+          task.partial = static_cast<std::int32_t>(result.num_partial_rows);
+          result.num_partial_rows += rows;
+          ++result.num_partials;
+        }
+        result.tasks.push_back(task);
+        begin = end;
+      }
+    }
+  });
+  std::stable_sort(result.tasks.begin(), result.tasks.end(),
+                   [](const Task& a, const Task& b) { return cost(a) > cost(b); });
+  return result;
+}
+
+SplitBound split_bound(std::int64_t num_requests, std::int64_t num_tokens, std::int64_t num_kv_heads,
+                       std::int64_t group, std::int64_t num_workers, std::int64_t fixed_split,
+                       std::int64_t max_kv_len) {
+  const std::int64_t tiles =
+      (num_tokens * group / kTileRows + std::min(num_requests, num_tokens)) * num_kv_heads;
+  if (fixed_split > 0) return {tiles * (max_kv_len / fixed_split + 1), tiles};
+  // ceil(cost / target) <= cost / target + 1, and the costs add up to workers * kTasksPerWorker
+  // targets, or less than twice that where the target was rounded down.
+  const std::int64_t extra = num_workers <= 1 ? 0 : 2 * num_workers * kTasksPerWorker;
+  return {tiles + extra, std::min(tiles, extra)};
+}
+
+}  // namespace hpcattn::plan

@@ -163,7 +163,7 @@ coverage: $(VENV)/.dev  ## line coverage of the core by its C++ tests; fails und
 test-python: $(VENV)/.package $(VENV)/.dev  ## pytest over the installed package
 	@$(BIN)/python -m pytest tests/python -m "not long" -q
 test-python-long: $(VENV)/.package $(VENV)/.dev
-	@HPCATTN_LONG_TESTS=1 $(BIN)/python -m pytest tests/python -q
+	@HPCATTN_LONG_TESTS=1 $(BIN)/python -m pytest tests/python -q -m "long or not long"
 
 # The wheel that was built on one torch serves another: same file, other virtual environment.
 .PHONY: test-torch-other

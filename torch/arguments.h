@@ -14,7 +14,6 @@
 #include "hpcattn/error.h"
 #include "hpcattn/execution.h"
 #include "hpcattn/tensor.h"
-#include "torch/counts.h"
 
 namespace hpcattn::torch_ops {
 
@@ -53,19 +52,12 @@ Execution torch_execution();
 /// The text that begins an Unsupported error. Python's wrappers look for it to raise NotImplementedError.
 inline constexpr std::string_view kUnsupportedPrefix = "not supported: ";
 
-/// Runs an operator's body and counts it once it is done. Torch hands std::invalid_argument to Python
-/// as ValueError, any other exception as RuntimeError.
+/// Runs an operator's body. Torch hands std::invalid_argument to Python as ValueError, any other
+/// exception as RuntimeError.
 template <typename Body>
-auto run(Operator op, const Body& body) {
+auto run(const Body& body) {
   try {
-    if constexpr (std::is_void_v<decltype(body())>) {
-      body();
-      count_call(op);
-    } else {
-      auto result = body();
-      count_call(op);
-      return result;
-    }
+    return body();
   } catch (const InvalidArgument& error) {
     throw std::invalid_argument(error.what());
   } catch (const Unsupported& error) {

@@ -12,7 +12,7 @@ void paged_attention(StableTensor q, StableTensor k_cache, StableTensor v_cache,
                      std::optional<std::int64_t> window, double softcap, OptionalTensor alibi_slopes,
                      OptionalTensor sinks, OptionalTensor q_scale, OptionalTensor k_scale,
                      OptionalTensor v_scale, OptionalTensor out_scale, OptionalTensor plan) {
-  run(Operator::kPagedAttention, [&] {
+  run([&] {
     const Arguments args("paged_attention");
     hpcattn::paged_attention({.q = args.input("q", q),
                               .k_cache = args.input("k_cache", k_cache),
@@ -43,7 +43,7 @@ void packed_attention(StableTensor q, StableTensor k, StableTensor v, StableTens
                       OptionalTensor alibi_slopes, OptionalTensor sinks, OptionalTensor q_scale,
                       OptionalTensor k_scale, OptionalTensor v_scale, OptionalTensor out_scale,
                       OptionalTensor plan) {
-  run(Operator::kPackedAttention, [&] {
+  run([&] {
     const Arguments args("packed_attention");
     hpcattn::packed_attention({.q = args.input("q", q),
                                .k = args.input("k", k),
@@ -69,7 +69,7 @@ void packed_attention(StableTensor q, StableTensor k, StableTensor v, StableTens
 
 void merge_partials(std::vector<StableTensor> partials, std::vector<StableTensor> lses,
                     StableTensor out, OptionalTensor lse) {
-  run(Operator::kMergePartials, [&] {
+  run([&] {
     const Arguments args("merge_partials");
     hpcattn::merge_partials({.partials = args.inputs("partials", partials),
                              .lses = args.inputs("lses", lses),

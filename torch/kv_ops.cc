@@ -38,7 +38,7 @@ std::array<std::int64_t, 3> mrope_of(std::string_view op,
 
 void store_kv(StableTensor k, StableTensor v, StableTensor k_cache, StableTensor v_cache,
               StableTensor slot_mapping, OptionalTensor k_scale, OptionalTensor v_scale) {
-  run(Operator::kStoreKv, [&] {
+  run([&] {
     const Arguments args("store_kv");
     hpcattn::store_kv({.k = args.input("k", k),
                        .v = args.input("v", v),
@@ -62,7 +62,7 @@ void rope_norm_store_kv(StableTensor q, StableTensor k, StableTensor v, StableTe
                         double upper_max, std::string norm_policy, std::string norm_scope,
                         OptionalTensor q_norm_weight, OptionalTensor k_norm_weight,
                         std::optional<double> norm_eps) {
-  run(Operator::kRopeNormStoreKv, [&] {
+  run([&] {
     constexpr std::string_view kOp = "rope_norm_store_kv";
     const Arguments args(kOp);
     RopeNormStoreKvArgs rope{

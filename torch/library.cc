@@ -40,8 +40,6 @@ STABLE_TORCH_LIBRARY(hpcattn, library) {
       "bool causal=True, int? window=None, int fixed_split=0) -> int");
   library.def("plan_summary(Tensor plan) -> str");
   library.def("support() -> str");
-  library.def("call_counts() -> str");
-  library.def("reset_call_counts() -> ()");
 }
 
 namespace {
@@ -68,6 +66,4 @@ STABLE_TORCH_LIBRARY_IMPL(hpcattn, CompositeExplicitAutograd, library) {
   register_operators(library);
   library.impl("plan_words", TORCH_BOX(&ops::plan_words));
   library.impl("support", TORCH_BOX(&ops::support));
-  library.impl("call_counts", TORCH_BOX(&ops::call_counts));
-  library.impl("reset_call_counts", TORCH_BOX(&ops::reset_call_counts));
 }

@@ -26,7 +26,7 @@ void make_plan(StableTensor cu_seqlens_q, StableTensor kv_lens, StableTensor pla
                std::int64_t num_q_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
                std::int64_t page_size, ScalarType q_dtype, ScalarType kv_dtype, bool causal,
                std::optional<std::int64_t> window, std::int64_t fixed_split) {
-  run(Operator::kMakePlan, [&] {
+  run([&] {
     const Arguments args("make_plan");
     hpcattn::make_plan({.group = group_of("make_plan", num_q_heads, num_kv_heads, head_dim, page_size,
                                           q_dtype, kv_dtype, causal, window),
@@ -42,7 +42,7 @@ std::int64_t plan_words(std::int64_t max_requests, std::int64_t max_tokens, std:
                         std::int64_t num_q_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
                         std::int64_t page_size, ScalarType q_dtype, ScalarType kv_dtype, bool causal,
                         std::optional<std::int64_t> window, std::int64_t fixed_split) {
-  return run(Operator::kPlanWords, [&] {
+  return run([&] {
     const AttentionGroup group = group_of("plan_words", num_q_heads, num_kv_heads, head_dim,
                                           page_size, q_dtype, kv_dtype, causal, window);
     return hpcattn::plan_words(group, {.max_requests = max_requests,
@@ -54,7 +54,7 @@ std::int64_t plan_words(std::int64_t max_requests, std::int64_t max_tokens, std:
 }
 
 std::string plan_summary(StableTensor plan) {
-  return run(Operator::kPlanSummary, [&] {
+  return run([&] {
     const Arguments args("plan_summary");
     const PlanSummary summary = summarize(args.input("plan", plan));
     const AttentionGroup& group = summary.group;

@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcattn._library import call_counts, reset_call_counts
+    from hpcattn._library import call_counts, kernels, reset_call_counts
     from hpcattn.ops import (
         merge_partials,
         packed_attention,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "call_counts": "hpcattn._library",
+    "kernels": "hpcattn._library",
     "reset_call_counts": "hpcattn._library",
     "merge_partials": "hpcattn.ops",
     "packed_attention": "hpcattn.ops",
@@ -43,6 +44,7 @@ __all__ = [
     "AttentionGroup",
     "__version__",
     "call_counts",
+    "kernels",
     "merge_partials",
     "packed_attention",
     "paged_attention",

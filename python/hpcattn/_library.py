@@ -13,6 +13,13 @@ import hpcattn
 
 MIN_TORCH = (2, 10)
 _FILE = "hpcattn_torch.so"
+_OPERATORS = (
+    "paged_attention",
+    "packed_attention",
+    "merge_partials",
+    "store_kv",
+    "rope_norm_store_kv",
+)
 
 
 def _import_torch() -> Any:
@@ -75,16 +82,31 @@ def support() -> dict[str, Any]:
     return table
 
 
+def _counters() -> dict[str, int]:
+    counters: dict[str, int] = json.loads(load().counters())
+    return counters
+
+
 def call_counts() -> dict[str, int]:
-    """How many calls of each operator the native library has completed since the last reset.
+    """How many calls of each operator passed their checks and ran, since the last reset.
 
     Returns:
-        Operator name -> calls, every operator in it; all threads of this process together.
+        Operator name -> calls of this process, the five operators that compute each in it.
     """
-    counts: dict[str, int] = json.loads(load().call_counts())
-    return counts
+    counters = _counters()
+    return {name: counters.get(name, 0) for name in _OPERATORS}
+
+
+def kernels() -> dict[str, int]:
+    """Which kernels ran, since the last reset.
+
+    Returns:
+        Kernel name, as "cpu/narrow/avx2" -> tasks that it computed. Kernels that computed none are left
+        out.
+    """
+    return {name: count for name, count in _counters().items() if "/" in name and count > 0}
 
 
 def reset_call_counts() -> None:
-    """Sets all of `call_counts` to 0."""
-    load().reset_call_counts()
+    """Starts `call_counts` and `kernels` anew."""
+    load().reset_counters()

@@ -4,11 +4,14 @@
 #include <limits>
 
 #include "hpcattn/backend/kv_cache.h"
+#include "hpcattn/plan.h"
 #include "hpcattn/store.h"
 #include "src/backend/fill.h"
 #include "src/backend/reasons.h"
 #include "src/common/check.h"
+#include "src/ops/check_attention.h"
 #include "src/ops/check_tensor.h"
+#include "src/plan/plan.h"
 
 namespace hpcattn {
 namespace {
@@ -166,6 +169,12 @@ void HpcAttentionImpl::attend(const HpcAttentionForwardArgs& args,
   check(!writes || args.key.defined() || cross, kOp, ": key and value of layer '", layer.name,
         "' are not given, and no prologue of step ", metadata.step, " has written them.");
   if (writes && args.key.defined()) {
+    // The store comes first, so what the attention would refuse is looked at before it.
+    ops::check_paged_attention(attention);
+    if (attention.plan.defined()) {
+      plan::view_for(attention.plan, group_of(attention), attention.cu_seqlens_q,
+                     attention.kv_lens);
+    }
     StoreKvArgs store{.k = args.key,
                       .v = args.value,
                       .k_cache = cache.k,

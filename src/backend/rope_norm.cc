@@ -63,8 +63,11 @@ HpcRopeNorm::HpcRopeNorm(HpcRopeNormOptions options) : options_(std::move(option
   check(table.size(1) % 2 == 0 && table.size(1) <= options_.head_dim, kOp, ": cos_sin_cache is ",
         to_string(table), ", expected an even rotary_dim of at most ", options_.head_dim,
         " (head_dim) columns.");
-  check(!norms() || (std::isfinite(options_.norm_eps) && options_.norm_eps >= 0.0), kOp,
-        ": norm_eps is ", options_.norm_eps, ", expected the model's own, 0 or above.");
+  check(norms() ? std::isfinite(options_.norm_eps) && options_.norm_eps >= 0.0
+                : options_.norm_eps == -1.0,
+        kOp, ": norm_eps is ", options_.norm_eps,
+        norms() ? ", expected the model's own, 0 or above."
+                : " and qk_norm_policy is none, so it would not be used. Leave it out.");
   const DType model_dtype = DType::kBFloat16;  // for "auto", which is as good as any here
   const auto kv = parse_kv_cache_dtype(options_.kv_cache_dtype, model_dtype);
   check_supported(

@@ -185,11 +185,13 @@ test-torch-other: $(VENV)/.package  ## the same wheel's operators on torch TORCH
 lint-format: $(VENV)/.dev  ## clang-format and ruff format, nothing rewritten
 	@clang-format --dry-run --Werror $(CXX_FILES)
 	@ruff format --check $(PYTHON_PATHS)
+	@$(BIN)/python tools/check_text.py
 
 .PHONY: lint-python
 lint-python: $(VENV)/.dev  ## ruff and mypy
 	@ruff check $(PYTHON_PATHS)
 	@mypy
+	@mypy --strict tools
 
 .PHONY: lint-tidy
 lint-tidy: $(VENV)/.dev  ## clang-tidy over the core

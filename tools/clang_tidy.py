@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs clang-tidy over the core library's sources, in parallel, and remembers what passed.
 
-A source is checked again when it, any header of the project, its compile command, .clang-tidy or clang-tidy
-itself has changed. A kernel that is compiled for several instruction sets is checked as the newest of them,
-which sees the most code.
+A source is checked again when it, any header of the project, its compile command, .clang-tidy or
+clang-tidy itself has changed. A kernel that is compiled for several instruction sets is checked as
+the newest of them, which sees the most code.
 
     python3 tools/clang_tidy.py --build build/release [--jobs N] [PATTERN...]
 """
@@ -48,7 +48,9 @@ def fingerprint_of_headers() -> bytes:
 
 def main() -> int:
     """Checks every source; 1 where one has a finding."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("patterns", nargs="*", metavar="PATTERN", help="parts of source paths")

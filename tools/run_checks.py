@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs make targets one after the other, and sums up.
 
-Each step's whole output goes to build/logs/STEP.log. What is shown of it: a line of progress at most every
-few seconds, the closing lines of test runners, and the end of the log where the step fails. All steps run,
-also after one has failed. The last line is `N passed, N failed`: tests, and one for each step without tests.
+Each step's whole output goes to build/logs/STEP.log. What is shown of it: a line of progress at
+most every few seconds, the closing lines of test runners, and the end of the log where the step
+fails. All steps run, also after one has failed. The last line is `N passed, N failed`: tests, and
+one for each step without tests.
 
     python3 tools/run_checks.py [--verbose] TARGET...
 """
@@ -104,7 +105,9 @@ def run(target: str, title: str, verbose: bool) -> Result:
 
 def main() -> int:
     """Runs the targets of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("targets", nargs="+", metavar="TARGET")
     parser.add_argument("--verbose", action="store_true", help="show all output")
     options = parser.parse_args()
@@ -116,9 +119,10 @@ def main() -> int:
 
     print("\nstep               time    passed  failed  skipped")
     for result in results:
+        verdict = "" if result.status == 0 else f"  FAILED: {LOGS}/{result.target}.log"
         print(
             f"{result.target:16} {result.seconds:5.0f} s  {result.passed:8} {result.failed:7} "
-            f"{result.skipped:8}{'' if result.status == 0 else f'  FAILED: {LOGS}/{result.target}.log'}"
+            f"{result.skipped:8}{verdict}"
         )
     passed, failed, skipped = (
         sum(getattr(result, name) for result in results) for name in ("passed", "failed", "skipped")

@@ -88,7 +88,7 @@ class AttentionBatch {
   /// Gives every page another place in the pool; what is computed stays the same.
   void rename_pages(std::uint64_t seed);
 
-  /// "" while nothing but the elements of out and lse was written.
+  /// "" while nothing but the elements of out and lse was written since rename_pages().
   std::string check_surroundings() const;
 
  private:
@@ -96,6 +96,7 @@ class AttentionBatch {
   void make_options(Rng& rng);
   void build_pool(Rng& rng);
   AttentionOptions options() const;
+  std::size_t hash_of_inputs() const;
 
   AttentionCase case_;
   std::int64_t num_tokens_ = 0;
@@ -106,6 +107,7 @@ class AttentionBatch {
   GuardedBuffer k_pool_, v_pool_;
   Tensor k_cache_, v_cache_;
   std::vector<bool> hole_;  // [request * max_pages + i]
+  std::size_t hash_ = 0;    // of the inputs as they were built
 };
 
 }  // namespace hpcattn::testkit

@@ -22,8 +22,9 @@ std::string check_outputs(const Tensor& out, const Tensor& lse, const AttentionO
   std::vector<double> lse_bound(want.lse.size());
   for (std::size_t row = 0; row < want.lse.size(); ++row) {
     const double score_error =
-        (static_cast<double>(head_dim) / 8.0 + 8.0) * u * want.score_magnitude[row];
-    const double sum_error = (std::sqrt(static_cast<double>(want.num_visible[row])) + 16.0) * u;
+        (2.0 * std::sqrt(static_cast<double>(head_dim)) + 8.0) * u * want.score_magnitude[row];
+    const double sum_error =
+        (2.0 * std::sqrt(static_cast<double>(want.num_visible[row])) + 16.0) * u;
     const double lse_size = std::isfinite(want.lse[row]) ? std::fabs(want.lse[row]) : 0.0;
     lse_bound[row] = score_error + sum_error + 2.0 * u * lse_size;
     for (std::size_t at = row * head_dim; at < (row + 1) * head_dim; ++at) {

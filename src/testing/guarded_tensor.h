@@ -43,6 +43,7 @@ class GuardedTensor {
 
   /// All memory, gaps included, to see that a refused call wrote nothing.
   std::vector<std::uint8_t> bytes() const { return buffer_.bytes(); }
+  const GuardedBuffer& buffer() const { return buffer_; }
 
  private:
   std::vector<bool> covered() const;

@@ -78,8 +78,8 @@ class TokenWorker {
       : p_(prologue),
         args_(prologue.args),
         ops_(prologue.ops),
-        row_(static_cast<std::size_t>(prologue.head_dim)),
-        cos_sin_(static_cast<std::size_t>(prologue.rotary_dim)) {}
+        row_(prologue.head_dim),
+        cos_sin_(prologue.rotary_dim) {}
 
   void live_token(std::int64_t token) {
     load_cos_sin(token);
@@ -226,8 +226,8 @@ class TokenWorker {
   const Prologue& p_;
   const RopeNormStoreKvArgs& args_;
   const RowOps& ops_;
-  std::vector<double> row_;
-  std::vector<double> cos_sin_;
+  RowBuffer row_;
+  RowBuffer cos_sin_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "hpcattn/dtype.h"
 #include "hpcattn/rope.h"
@@ -36,6 +37,19 @@ struct RowOps {
   /// Turns pair i by the angle of cos[i] and sin[i]. Pairs are (i, i + num_pairs), or (2i, 2i + 1).
   void (*rotate)(double* x, const double* cos, const double* sin, std::int64_t num_pairs,
                  RopeStyle style);
+};
+
+/// Memory for rows, on cache lines of its own: vectors that straddle two lines cost twice.
+class RowBuffer {
+ public:
+  explicit RowBuffer(std::int64_t n) : lines_(static_cast<std::size_t>((n + 7) / 8)) {}
+  double* data() { return lines_.data()->numbers; }
+
+ private:
+  struct alignas(64) Line {
+    double numbers[8];
+  };
+  std::vector<Line> lines_;
 };
 
 /// The set of the instruction set that the attention kernels use: the best one, or HPCATTN_CPU_ISA.

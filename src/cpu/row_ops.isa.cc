@@ -1,173 +1,214 @@
 // SPDX-License-Identifier: Apache-2.0
-// The row operations as plain loops without branches, which compilers turn into vector code. The
-// conversions are those of src/common/float_bits.h with selects in the place of its branches.
+// The row operations in vectors of the instruction set. The conversions are those of
+// src/common/float_bits.h, with selects in the place of its branches.
 #include <cstdint>
-#include <cstring>
 
+#include "src/cpu/attention/formats.h"
+#include "src/cpu/attention/simd.h"
 #include "src/cpu/row_ops.h"
 
 namespace hpcattn::cpu::HPCATTN_ISA {
 namespace {
 
-using std::int32_t;
 using std::int64_t;
-using std::uint16_t;
-using std::uint8_t;
 
-constexpr int32_t kFloatInf = 0x7f800000;
-constexpr int32_t kFloatMagnitude = 0x7fffffff;
+constexpr int kHalfLanes = kLanes / 2;
+typedef float HalfVec __attribute__((vector_size(kHalfLanes * 4)));
+typedef double DoubleVec __attribute__((vector_size(kHalfLanes * 8)));
 
-// ---- one number
-// ----------------------------------------------------------------------------------
-
-[[gnu::always_inline]] inline float bits_to_float(int32_t bits) {
-  return __builtin_bit_cast(float, bits);
+HPCATTN_INLINE Vec join(HalfVec low, HalfVec high) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_insertf32x8(_mm512_castps256_ps512((__m256)low), (__m256)high, 1);
+#elif defined(__AVX2__)
+  return (Vec)_mm256_insertf128_ps(_mm256_castps128_ps256((__m128)low), (__m128)high, 1);
+#else
+  Vec both;
+  __builtin_memcpy(&both, &low, sizeof(low));
+  __builtin_memcpy(reinterpret_cast<char*>(&both) + sizeof(low), &high, sizeof(high));
+  return both;
+#endif
 }
-[[gnu::always_inline]] inline int32_t float_to_bits(float value) {
-  return __builtin_bit_cast(int32_t, value);
+
+/// The low byte of each lane, where the rest is 0.
+HPCATTN_INLINE ByteVec narrow_to_bytes(UintVec codes) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  // GCC takes the lanes one by one otherwise, which makes a row of fp8 twice as slow.
+  const auto all = (__m256i)codes;
+  const __m128i words =
+      _mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  const __m128i bytes = _mm_packus_epi16(words, words);
+  return load_bits<ByteVec>(&bytes);
+#else
+  return __builtin_convertvector(codes, ByteVec);
+#endif
 }
 
-struct Float32Row {
-  using Storage = float;
-  [[gnu::always_inline]] static float decode(float value) { return value; }
-  [[gnu::always_inline]] static float encode(float value) { return value; }
+// ---- formats: kLanes numbers as floats
+// --------------------------------------------------------------
+
+/// Codes of a format of `kExponentBits` and `kMantissaBits`, one a lane. `kLimit` is the code of
+/// what lies past its largest number, `kNan` that of a NaN.
+template <int kExponentBits, int kMantissaBits, std::int32_t kLimit, std::int32_t kNan>
+HPCATTN_INLINE UintVec encode_narrow(Vec value) {
+  constexpr int kBits = 1 + kExponentBits + kMantissaBits;
+  constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
+  constexpr int kDrop = 23 - kMantissaBits;
+  const IntVec magnitude = (IntVec)value & 0x7fffffff;
+  const UintVec sign = ((UintVec)value >> (32 - kBits)) & (1U << (kBits - 1));
+  const IntVec rebased = magnitude - ((127 - kBias) << 23);
+  const IntVec normal = (rebased + ((1 << (kDrop - 1)) - 1) + ((rebased >> kDrop) & 1)) >> kDrop;
+  // Below the normal numbers: adding 2^23 units of the format leaves whole units, rounded to even.
+  constexpr std::int32_t kMagic = (127 + 24 - kBias - kMantissaBits) << 23;
+  const IntVec subnormal = (IntVec)((Vec)magnitude + __builtin_bit_cast(float, kMagic)) - kMagic;
+  IntVec code = magnitude < ((128 - kBias) << 23) ? subnormal : normal;
+  code = code > kLimit ? broadcast(kLimit) : code;
+  code = magnitude > 0x7f800000 ? broadcast(kNan) : code;
+  return (UintVec)code | sign;
+}
+
+struct Float32 {
+  using Codes = Vec;
+  HPCATTN_INLINE static Vec decode(Codes codes) { return codes; }
+  HPCATTN_INLINE static Codes encode(Vec value) { return value; }
 };
 
-struct BFloat16Row {
-  using Storage = uint16_t;
-  [[gnu::always_inline]] static float decode(uint16_t bits) {
-    return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16);
+struct BFloat16 {
+  using Codes = ShortVec;
+  HPCATTN_INLINE static Vec decode(Codes codes) {
+    return (Vec)(__builtin_convertvector(codes, UintVec) << 16);
   }
-  [[gnu::always_inline]] static uint16_t encode(float value) {
-    const auto bits = __builtin_bit_cast(std::uint32_t, value);
-    const std::uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
-    const std::uint32_t quiet_nan = (bits >> 16) | 0x40U;
-    const bool is_nan = static_cast<int32_t>(bits & 0x7fffffffU) > kFloatInf;
-    return static_cast<uint16_t>(is_nan ? quiet_nan : rounded);
-  }
+  HPCATTN_INLINE static Codes encode(Vec value) { return float_to_bfloat16(value); }
 };
 
-/// A format of `kExponentBits` and `kMantissaBits`. `kLimit` is the code of what lies past its
-/// largest number, `kNan` that of a NaN.
-template <typename StorageType, int kExponentBits, int kMantissaBits, int32_t kLimit, int32_t kNan>
-struct NarrowRow {
-  using Storage = StorageType;
-  static constexpr int kBits = 1 + kExponentBits + kMantissaBits;
-  static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
-  static constexpr int kDrop = 23 - kMantissaBits;
-
-  [[gnu::always_inline]] static Storage encode(float value) {
-    const int32_t bits = float_to_bits(value);
-    const int32_t magnitude = bits & kFloatMagnitude;
-    const int32_t sign = static_cast<int32_t>(static_cast<std::uint32_t>(bits) >> 31)
-                         << (kBits - 1);
-    const int32_t rebased = magnitude - ((127 - kBias) << 23);
-    const int32_t normal = (rebased + ((1 << (kDrop - 1)) - 1) + ((rebased >> kDrop) & 1)) >> kDrop;
-    // Below the normal numbers: adding 2^23 units of the format leaves whole units, rounded to
-    // even.
-    constexpr int32_t kMagic = (127 + 24 - kBias - kMantissaBits) << 23;
-    const int32_t subnormal =
-        float_to_bits(bits_to_float(magnitude) + __builtin_bit_cast(float, kMagic)) - kMagic;
-    constexpr int32_t kSmallestNormal = (128 - kBias) << 23;
-    int32_t code = magnitude < kSmallestNormal ? subnormal : normal;
-    code = code > kLimit ? kLimit : code;
-    code = magnitude > kFloatInf ? kNan : code;
-    return static_cast<Storage>(sign | code);
-  }
-
-  [[gnu::always_inline]] static float decode(Storage code) {
-    static_assert(kLimit == ((1 << kExponentBits) - 1) << kMantissaBits,
-                  "a format with infinities");
-    const int32_t bits = code;
-    const int32_t magnitude = bits & ((1 << (kBits - 1)) - 1);
-    const int32_t sign = (bits ^ magnitude) << (32 - kBits);
-    constexpr int32_t kRebase = (127 - kBias) << 23;
-    const int32_t shifted = magnitude << kDrop;
-    const int32_t normal = shifted + kRebase;
-    // An exponent of 1 adds an implicit one, which the subtraction takes away, exactly.
-    constexpr int32_t kOne = kRebase + (1 << 23);
-    const int32_t subnormal =
-        float_to_bits(bits_to_float(shifted + kOne) - __builtin_bit_cast(float, kOne));
-    int32_t result = magnitude < (1 << kMantissaBits) ? subnormal : normal;
-    result = magnitude >= kLimit ? normal + kRebase : result;
-    return bits_to_float(result | sign);
+struct Float16 {
+  using Codes = ShortVec;
+  HPCATTN_INLINE static Vec decode(Codes codes) { return half_to_float(codes); }
+  HPCATTN_INLINE static Codes encode(Vec value) {
+#if defined(__AVX2__)
+    return float_to_half(value);
+#else
+    return __builtin_convertvector((encode_narrow<5, 10, 0x7c00, 0x7e00>(value)), ShortVec);
+#endif
   }
 };
 
-using Float16Row = NarrowRow<uint16_t, 5, 10, 0x7c00, 0x7e00>;
-using Float8E4M3Row = NarrowRow<uint8_t, 4, 3, 0x7e, 0x7f>;
-using Float8E5M2Row = NarrowRow<uint8_t, 5, 2, 0x7b, 0x7e>;
+struct Float8E4M3 {
+  using Codes = ByteVec;
+  HPCATTN_INLINE static Codes encode(Vec value) {
+    return narrow_to_bytes(encode_narrow<4, 3, 0x7e, 0x7f>(value));
+  }
+};
+
+struct Float8E5M2 {
+  using Codes = ByteVec;
+  HPCATTN_INLINE static Codes encode(Vec value) {
+    return narrow_to_bytes(encode_narrow<5, 2, 0x7b, 0x7e>(value));
+  }
+};
 
 // ---- one row
 // -------------------------------------------------------------------------------------
 
 template <typename Format>
-[[gnu::always_inline]] inline void load_as(const void* row, int64_t n, double* __restrict x) {
-  const auto* source = static_cast<const typename Format::Storage*>(row);
-  for (int64_t i = 0; i < n; ++i) x[i] = static_cast<double>(Format::decode(source[i]));
+constexpr int64_t kCodeBytes = sizeof(typename Format::Codes) / kLanes;
+
+template <typename Format>
+HPCATTN_INLINE void load_as(const void* row, int64_t n, double* x) {
+  const char* from = static_cast<const char*>(row);
+  int64_t i = 0;
+  const auto decode_to = [](const char* codes, double* to) {
+    const Vec values = Format::decode(load_bits<typename Format::Codes>(codes));
+    const auto* halves = reinterpret_cast<const char*>(&values);
+    const auto low = __builtin_convertvector(load_bits<HalfVec>(halves), DoubleVec);
+    const auto high =
+        __builtin_convertvector(load_bits<HalfVec>(halves + sizeof(HalfVec)), DoubleVec);
+    __builtin_memcpy(to, &low, sizeof(low));
+    __builtin_memcpy(to + kHalfLanes, &high, sizeof(high));
+  };
+  for (; i + kLanes <= n; i += kLanes) decode_to(from + i * kCodeBytes<Format>, x + i);
+  if (i == n) return;
+  char codes[sizeof(typename Format::Codes)] = {};
+  double rest[kLanes];
+  __builtin_memcpy(codes, from + i * kCodeBytes<Format>,
+                   static_cast<std::size_t>((n - i) * kCodeBytes<Format>));
+  decode_to(codes, rest);
+  for (int64_t lane = 0; i < n; ++i, ++lane) x[i] = rest[lane];
 }
 
 template <typename Format>
-[[gnu::always_inline]] inline void store_as(const double* __restrict x, double factor, int64_t n,
-                                            void* __restrict row) {
-  auto* target = static_cast<typename Format::Storage*>(row);
-  // Through a block of floats: a loop from 8-byte to 1-byte elements vectorises worse than two.
-  constexpr int64_t kBlock = 64;
-  float block[kBlock];
-  int64_t begin = 0;
-  for (; begin + kBlock <= n; begin += kBlock) {
-    for (int64_t i = 0; i < kBlock; ++i) block[i] = static_cast<float>(x[begin + i] * factor);
-    for (int64_t i = 0; i < kBlock; ++i) target[begin + i] = Format::encode(block[i]);
+HPCATTN_INLINE void store_as(const double* x, double factor, int64_t n, void* row) {
+  char* to = static_cast<char*>(row);
+  int64_t i = 0;
+  const auto encode_of = [factor](const double* from) {
+    const DoubleVec low = load_bits<DoubleVec>(from) * factor;
+    const DoubleVec high = load_bits<DoubleVec>(from + kHalfLanes) * factor;
+    return Format::encode(
+        join(__builtin_convertvector(low, HalfVec), __builtin_convertvector(high, HalfVec)));
+  };
+  for (; i + kLanes <= n; i += kLanes) {
+    const auto codes = encode_of(x + i);
+    __builtin_memcpy(to + i * kCodeBytes<Format>, &codes, sizeof(codes));
   }
-  for (; begin < n; ++begin) target[begin] = Format::encode(static_cast<float>(x[begin] * factor));
+  if (i == n) return;
+  double rest[kLanes] = {};
+  for (int64_t lane = 0; i + lane < n; ++lane) rest[lane] = x[i + lane];
+  const auto codes = encode_of(rest);
+  __builtin_memcpy(to + i * kCodeBytes<Format>, &codes,
+                   static_cast<std::size_t>((n - i) * kCodeBytes<Format>));
 }
 
-void load(const void* row, DType dtype, int64_t n, double* x) {
-  if (dtype == DType::kBFloat16) return load_as<BFloat16Row>(row, n, x);
-  if (dtype == DType::kFloat16) return load_as<Float16Row>(row, n, x);
-  load_as<Float32Row>(row, n, x);
+void load_row_of(const void* row, DType dtype, int64_t n, double* x) {
+  if (dtype == DType::kBFloat16) return load_as<BFloat16>(row, n, x);
+  if (dtype == DType::kFloat16) return load_as<Float16>(row, n, x);
+  load_as<Float32>(row, n, x);
 }
 
-void store(const double* x, double factor, int64_t n, void* row, DType dtype) {
+void store_row_of(const double* x, double factor, int64_t n, void* row, DType dtype) {
   switch (dtype) {
-    case DType::kBFloat16: return store_as<BFloat16Row>(x, factor, n, row);
-    case DType::kFloat16: return store_as<Float16Row>(x, factor, n, row);
-    case DType::kFloat8E4M3: return store_as<Float8E4M3Row>(x, factor, n, row);
-    case DType::kFloat8E5M2: return store_as<Float8E5M2Row>(x, factor, n, row);
-    default: return store_as<Float32Row>(x, factor, n, row);
+    case DType::kBFloat16: return store_as<BFloat16>(x, factor, n, row);
+    case DType::kFloat16: return store_as<Float16>(x, factor, n, row);
+    case DType::kFloat8E4M3: return store_as<Float8E4M3>(x, factor, n, row);
+    case DType::kFloat8E5M2: return store_as<Float8E5M2>(x, factor, n, row);
+    default: return store_as<Float32>(x, factor, n, row);
   }
 }
 
-/// Eight sums or maxima side by side: one alone would be a chain of dependent instructions.
-constexpr int kLanes = 8;
-using Lanes [[gnu::vector_size(kLanes * sizeof(double))]] = double;
+/// Several vectors of sums or maxima side by side: one alone would be a chain of dependent
+/// instructions.
+constexpr int kChains = 4;
 
 double sum_squares(const double* x, int64_t n) {
-  Lanes sums{};
+  DoubleVec sums[kChains] = {};
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    Lanes values;
-    std::memcpy(&values, x + i, sizeof(values));
-    sums += values * values;
+  for (; i + kChains * kHalfLanes <= n; i += kChains * kHalfLanes) {
+    for (int chain = 0; chain < kChains; ++chain) {
+      const auto values = load_bits<DoubleVec>(x + i + chain * kHalfLanes);
+      sums[chain] += values * values;
+    }
   }
+  const DoubleVec all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   double total = 0.0;
-  for (int lane = 0; lane < kLanes; ++lane) total += sums[lane];
+  for (int lane = 0; lane < kHalfLanes; ++lane) total += all[lane];
   for (; i < n; ++i) total += x[i] * x[i];
   return total;
 }
 
 double max_abs(const double* x, int64_t n) {
-  Lanes largest{};
+  DoubleVec largest[kChains] = {};
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    Lanes values;
-    std::memcpy(&values, x + i, sizeof(values));
-    const Lanes magnitudes = values < 0.0 ? -values : values;
-    largest = magnitudes > largest ? magnitudes : largest;  // a NaN is never the larger one
+  for (; i + kChains * kHalfLanes <= n; i += kChains * kHalfLanes) {
+    for (int chain = 0; chain < kChains; ++chain) {
+      const auto values = load_bits<DoubleVec>(x + i + chain * kHalfLanes);
+      const DoubleVec magnitudes = values < 0.0 ? -values : values;
+      // A NaN is never the larger one.
+      largest[chain] = magnitudes > largest[chain] ? magnitudes : largest[chain];
+    }
   }
   double result = 0.0;
-  for (int lane = 0; lane < kLanes; ++lane)
-    result = largest[lane] > result ? largest[lane] : result;
+  for (const DoubleVec& chain : largest) {
+    for (int lane = 0; lane < kHalfLanes; ++lane)
+      result = chain[lane] > result ? chain[lane] : result;
+  }
   for (; i < n; ++i) {
     const double magnitude = x[i] < 0.0 ? -x[i] : x[i];
     result = magnitude > result ? magnitude : result;
@@ -209,8 +250,8 @@ void rotate(double* x, const double* cos, const double* sin, int64_t num_pairs, 
 extern const RowOps kRowOps;
 const RowOps kRowOps{
     .isa = HPCATTN_ISA_NAME,
-    .load = load,
-    .store = store,
+    .load = load_row_of,
+    .store = store_row_of,
     .sum_squares = sum_squares,
     .max_abs = max_abs,
     .scale = scale,

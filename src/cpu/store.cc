@@ -84,7 +84,7 @@ void store_kv(const StoreKvArgs& args, std::span<const std::int64_t> slots,
   const std::int64_t step = tokens_per_task(2 * args.k.size(1) * args.k.size(2));
   const auto num_tasks = static_cast<int>((num_tokens + step - 1) / step);
   run_parallel(execution, num_tasks, [&](int task) {
-    std::vector<double> row(static_cast<std::size_t>(args.k.size(2)));
+    RowBuffer row(args.k.size(2));
     const std::int64_t end = std::min(num_tokens, (task + 1) * step);
     for (std::int64_t token = task * step; token < end; ++token) {
       const std::int64_t slot = slots[static_cast<std::size_t>(token)];

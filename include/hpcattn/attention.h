@@ -46,20 +46,21 @@ struct AttentionOptions {
 /// Arguments of paged_attention.
 ///
 /// dtypes: q float32, float16, bfloat16 or float8_e4m3; K and V alike: q's dtype, float8_e4m3 or
-/// float8_e5m2 (a float8 q goes with float8 K and V). out: q's dtype, or float8_e4m3 with out_scale;
-/// for a float8 q any of float32, float16, bfloat16 and (with out_scale) float8_e4m3.
+/// float8_e5m2 (a float8 q goes with float8 K and V). out: q's dtype, or float8_e4m3 with
+/// out_scale; for a float8 q any of float32, float16, bfloat16 and (with out_scale) float8_e4m3.
 struct PagedAttentionArgs {
-  Tensor q;             // [num_tokens, num_q_heads, head_dim], last dim contiguous
-  Tensor k_cache;       // [num_pages, page_size, num_kv_heads, head_dim], any strides, last dim contiguous
-  Tensor v_cache;       // as k_cache; its strides may differ
-  Tensor page_table;    // [num_requests, max_pages] int32; entries past a request's length are not read;
-                        // the keys of a page -1 do not exist
+  Tensor q;  // [num_tokens, num_q_heads, head_dim], last dim contiguous
+  Tensor
+      k_cache;  // [num_pages, page_size, num_kv_heads, head_dim], any strides, last dim contiguous
+  Tensor v_cache;     // as k_cache; its strides may differ
+  Tensor page_table;  // [num_requests, max_pages] int32; entries past a request's length are not
+                      // read; the keys of a page -1 do not exist
   Tensor cu_seqlens_q;  // [num_requests + 1] int32, from 0, not falling, to at most num_tokens
   Tensor kv_lens;       // [num_requests] int32, KV tokens, the new ones included
-  Tensor out;           // [num_tokens, num_q_heads, head_dim]; rows past cu_seqlens_q's end become 0
-  Tensor lse;           // optional [num_tokens, num_q_heads] float32; -inf past cu_seqlens_q's end
+  Tensor out;  // [num_tokens, num_q_heads, head_dim]; rows past cu_seqlens_q's end become 0
+  Tensor lse;  // optional [num_tokens, num_q_heads] float32; -inf past cu_seqlens_q's end
   AttentionOptions options;
-  Tensor plan;          // optional: made by make_plan for this group and batch; else made in the call
+  Tensor plan;  // optional: made by make_plan for this group and batch; else made in the call
 };
 
 /// Throws InvalidArgument or Unsupported, and has then written nothing.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The classes that an inference engine meets: what the backend can do, a step's metadata, the attention
-// of a layer and its fused prologue. docs/operators/backend.md shows them at work.
+// The classes that an inference engine meets: what the backend can do, a step's metadata, the
+// attention of a layer and its fused prologue. docs/operators/backend.md shows them at work.
 #pragma once
 
 #include "hpcattn/backend/attention_backend.h"

@@ -6,7 +6,8 @@
 
 namespace hpcattn {
 
-/// parallel_for(n, body) calls body(0) .. body(n - 1), from any threads, and returns when all are done.
+/// parallel_for(n, body) calls body(0) .. body(n - 1), from any threads, and returns when all are
+/// done.
 using ParallelFor = std::function<void(int, const std::function<void(int)>&)>;
 
 struct Execution {
@@ -19,8 +20,8 @@ struct Execution {
   /// GPU: a cudaStream_t / CUstream; null is the default stream.
   void* stream = nullptr;
 
-  /// GPU: read page ids, lengths and slots back and check them before the launch (slow: it waits for
-  /// the stream). On the CPU they are always checked.
+  /// GPU: read page ids, lengths and slots back and check them before the launch (slow: it waits
+  /// for the stream). On the CPU they are always checked.
   bool check_values = false;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan of a step: how the batch is cut into tasks, and which KV ranges are split and combined.
-// It is made once a step for each attention group and serves all layers of that group. It lives in an
-// int32 tensor of the caller's, so it can be updated in place. docs/plan.md explains the cut.
+// It is made once a step for each attention group and serves all layers of that group. It lives in
+// an int32 tensor of the caller's, so it can be updated in place. docs/plan.md explains the cut.
 //
 //   AttentionGroup group = group_of(args);
 //   std::vector<int32_t> words(plan_words(group, capacity));
@@ -51,8 +51,8 @@ struct PlanArgs {
   AttentionGroup group;
   Tensor cu_seqlens_q;  // [num_requests + 1] int32
   Tensor kv_lens;       // [num_requests] int32
-  /// KV tokens of a split, a multiple of 64, whatever the batch; makes a request's bits independent of
-  /// the batch around it. 0: as balances best.
+  /// KV tokens of a split, a multiple of 64, whatever the batch; makes a request's bits independent
+  /// of the batch around it. 0: as balances best.
   std::int64_t fixed_split = 0;
   Tensor plan;  // [plan_words or more] int32, contiguous; overwritten
 };

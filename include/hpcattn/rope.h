@@ -16,7 +16,8 @@ enum class QkNormPolicy : int { kNone = 0, kRopeThenNorm = 1, kNormThenRope = 2 
 /// How the rotary dims pair: NeoX (i, i + rotary_dim/2) or interleaved (2i, 2i + 1).
 enum class RopeStyle : int { kNeox = 0, kInterleaved = 1 };
 
-/// What one mean square is taken over: a head, or all heads of a token (weights [num_heads * head_dim]).
+/// What one mean square is taken over: a head, or all heads of a token (weights [num_heads *
+/// head_dim]).
 enum class NormScope : int { kHead = 0, kToken = 1 };
 
 /// For each token: q and k are normed and rotated as the policy says, K and V are written to the
@@ -29,17 +30,22 @@ enum class NormScope : int { kHead = 0, kToken = 1 };
 /// Positions are `positions` where given, else kv_len - n + i for the i-th of a request's n tokens.
 /// Places are `slot_mapping` where given, else the page table's at that same kv_len - n + i.
 struct RopeNormStoreKvArgs {
-  Tensor q;  // [num_tokens, num_q_heads, head_dim] float32, float16, bfloat16; any token and head stride
-  Tensor k;  // [num_tokens, num_kv_heads, head_dim], q's dtype; a view of the same packed qkv, or not
+  Tensor q;  // [num_tokens, num_q_heads, head_dim] float32, float16, bfloat16; any token and head
+             // stride
+  Tensor
+      k;  // [num_tokens, num_kv_heads, head_dim], q's dtype; a view of the same packed qkv, or not
   Tensor v;  // as k
 
-  Tensor cos_sin;  // [max_position, rotary_dim] float32, float16, bfloat16: first half cos, second sin
+  Tensor
+      cos_sin;  // [max_position, rotary_dim] float32, float16, bfloat16: first half cos, second sin
   RopeStyle style = RopeStyle::kNeox;
   Tensor positions;  // optional [num_tokens], or [3, num_tokens] with mrope_section; int32 or int64
-  std::array<std::int64_t, 3> mrope_section{};  // pairs that follow each of the three positions; 0: no mrope
+  std::array<std::int64_t, 3>
+      mrope_section{};  // pairs that follow each of the three positions; 0: no mrope
 
-  Tensor cu_seqlens_q;  // [num_requests + 1] int32; needed unless positions and slot_mapping are given
-  Tensor kv_lens;       // [num_requests] int32, the new tokens included; likewise
+  Tensor
+      cu_seqlens_q;  // [num_requests + 1] int32; needed unless positions and slot_mapping are given
+  Tensor kv_lens;    // [num_requests] int32, the new tokens included; likewise
   Tensor page_table;    // [num_requests, max_pages] int32; needed for a cache without slot_mapping
   Tensor slot_mapping;  // optional [num_tokens] int32 or int64; -1 is not written
 
@@ -50,7 +56,8 @@ struct RopeNormStoreKvArgs {
 
   Tensor out_q;  // [num_tokens, num_q_heads, head_dim], q's dtype or float8_e4m3; may be q itself.
                  // Rows past cu_seqlens_q's end become 0
-  Tensor out_k;  // optional [num_tokens, num_kv_heads, head_dim], q's dtype or the cache's: K as stored
+  Tensor out_k;  // optional [num_tokens, num_kv_heads, head_dim], q's dtype or the cache's: K as
+                 // stored
   Tensor out_v;  // optional, as out_k
 
   /// For a float8 out_q. With q_scale [1] given, that scale is used; else one is computed for each
@@ -61,7 +68,8 @@ struct RopeNormStoreKvArgs {
 
   QkNormPolicy norm_policy = QkNormPolicy::kNone;
   NormScope norm_scope = NormScope::kHead;
-  Tensor q_norm_weight;  // [head_dim], or [num_q_heads * head_dim] for NormScope::kToken; any float dtype
+  Tensor q_norm_weight;  // [head_dim], or [num_q_heads * head_dim] for NormScope::kToken; any float
+                         // dtype
   Tensor k_norm_weight;  // likewise
   double norm_eps = -1.0;  // required, >= 0, where norm_policy is not kNone
 };

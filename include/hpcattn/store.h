@@ -10,10 +10,10 @@ namespace hpcattn {
 /// Token t goes to page slot_mapping[t] / page_size, place slot_mapping[t] % page_size. -1 is not
 /// written. An fp8 cache stores saturate(x / scale), rounded to nearest even.
 struct StoreKvArgs {
-  Tensor k;             // [num_tokens, num_kv_heads, head_dim] float32, float16 or bfloat16
-  Tensor v;             // as k
-  Tensor k_cache;       // [num_pages, page_size, num_kv_heads, head_dim], any strides; k's dtype or fp8
-  Tensor v_cache;       // as k_cache
+  Tensor k;        // [num_tokens, num_kv_heads, head_dim] float32, float16 or bfloat16
+  Tensor v;        // as k
+  Tensor k_cache;  // [num_pages, page_size, num_kv_heads, head_dim], any strides; k's dtype or fp8
+  Tensor v_cache;  // as k_cache
   Tensor slot_mapping;  // [num_tokens] int32 or int64; may be shorter than k: the rest is padding
   Tensor k_scale;       // float32 [1] or [num_kv_heads], > 0; required for an fp8 cache
   Tensor v_scale;

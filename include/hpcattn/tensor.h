@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor: a view of memory that the caller owns. It holds a pointer, a dtype, sizes and strides, and
-// is cheap to copy. A default-constructed one is "not given": that is how optional tensors are passed.
+// Tensor: a view of memory that the caller owns. It holds a pointer, a dtype, sizes and strides,
+// and is cheap to copy. A default-constructed one is "not given": that is how optional tensors are
+// passed.
 //
 //   std::vector<float> data(6);
 //   Tensor t = Tensor::contiguous(data.data(), DType::kFloat32, {2, 3});

@@ -2,7 +2,8 @@
 // check(condition, parts...) and unsupported(parts...): one way to write an error message, from the
 // values that were compared.
 //
-//   check(k.size(2) == q.size(2), op, ": k_cache has head_dim ", k.size(2), ", expected ", q.size(2),
+//   check(k.size(2) == q.size(2), op, ": k_cache has head_dim ", k.size(2), ", expected ",
+//   q.size(2),
 //         " (as q has).");
 #pragma once
 

@@ -34,8 +34,9 @@ std::map<std::string, std::int64_t> counters() {
 }
 
 void reset_counters() {
-  CounterList::for_each(
-      [](const char*, std::atomic<std::int64_t>& value) { value.store(0, std::memory_order_relaxed); });
+  CounterList::for_each([](const char*, std::atomic<std::int64_t>& value) {
+    value.store(0, std::memory_order_relaxed);
+  });
 }
 
 }  // namespace hpcattn

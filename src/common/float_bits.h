@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions between float and the narrow formats, one value at a time. Rounding is to nearest even;
-// fp8 stores saturate at the largest finite value, and NaN stays NaN.
+// Conversions between float and the narrow formats, one value at a time. Rounding is to nearest
+// even; fp8 stores saturate at the largest finite value, and NaN stays NaN.
 #pragma once
 
 #include <bit>
@@ -46,7 +46,8 @@ struct NarrowFloat {
       const float value = float(mantissa) * unit;
       return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | sign);
     }
-    return std::bit_cast<float>(sign | ((exponent + 127 - kBias) << 23) | (mantissa << (23 - kMantissaBits)));
+    return std::bit_cast<float>(sign | ((exponent + 127 - kBias) << 23) |
+                                (mantissa << (23 - kMantissaBits)));
   }
 
   /// kSaturate: what is past the largest number becomes it, infinities too; else infinity.
@@ -61,13 +62,16 @@ struct NarrowFloat {
     if (exponent >= 1) {
       constexpr int kDrop = 23 - kMantissaBits;
       const std::uint32_t rebased = magnitude - (std::uint32_t(127 - kBias) << 23);
-      const std::uint32_t rounded = (rebased + (1U << (kDrop - 1)) - 1 + ((rebased >> kDrop) & 1U)) >> kDrop;
+      const std::uint32_t rounded =
+          (rebased + (1U << (kDrop - 1)) - 1 + ((rebased >> kDrop) & 1U)) >> kDrop;
       return sign | (rounded > kMax ? kOverflow : rounded);
     }
-    // Subnormal in the narrow format: a multiple of its smallest number, rounded to even by the adder.
+    // Subnormal in the narrow format: a multiple of its smallest number, rounded to even by the
+    // adder.
     const float unit = std::bit_cast<float>(std::uint32_t(127 + 1 - kBias - kMantissaBits) << 23);
     const float shifted = std::bit_cast<float>(magnitude) / unit + 8388608.0F;  // 2^23
-    return sign | (std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(8388608.0F));
+    return sign |
+           (std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(8388608.0F));
   }
 };
 
@@ -81,8 +85,10 @@ inline float load_float(const void* data, DType dtype, std::int64_t index) {
     case DType::kFloat32: return static_cast<const float*>(data)[index];
     case DType::kFloat16: return Float16::decode(static_cast<const std::uint16_t*>(data)[index]);
     case DType::kBFloat16: return bfloat16_to_float(static_cast<const std::uint16_t*>(data)[index]);
-    case DType::kFloat8E4M3: return Float8E4M3::decode(static_cast<const std::uint8_t*>(data)[index]);
-    case DType::kFloat8E5M2: return Float8E5M2::decode(static_cast<const std::uint8_t*>(data)[index]);
+    case DType::kFloat8E4M3:
+      return Float8E4M3::decode(static_cast<const std::uint8_t*>(data)[index]);
+    case DType::kFloat8E5M2:
+      return Float8E5M2::decode(static_cast<const std::uint8_t*>(data)[index]);
     default: return 0.0F;
   }
 }
@@ -94,7 +100,9 @@ inline void store_float(void* data, DType dtype, std::int64_t index, float value
     case DType::kFloat16:
       static_cast<std::uint16_t*>(data)[index] = std::uint16_t(Float16::encode<false>(value));
       return;
-    case DType::kBFloat16: static_cast<std::uint16_t*>(data)[index] = float_to_bfloat16(value); return;
+    case DType::kBFloat16:
+      static_cast<std::uint16_t*>(data)[index] = float_to_bfloat16(value);
+      return;
     case DType::kFloat8E4M3:
       static_cast<std::uint8_t*>(data)[index] = std::uint8_t(Float8E4M3::encode<true>(value));
       return;

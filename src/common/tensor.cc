@@ -15,7 +15,8 @@ std::string to_string(Device device) {
 Tensor::Tensor(void* data, DType dtype, std::span<const std::int64_t> sizes,
                std::span<const std::int64_t> strides, Device device)
     : data_(data), dtype_(dtype), device_(device) {
-  check(sizes.size() <= kMaxRank, "Tensor: rank ", sizes.size(), ", expected at most ", kMaxRank, ".");
+  check(sizes.size() <= kMaxRank, "Tensor: rank ", sizes.size(), ", expected at most ", kMaxRank,
+        ".");
   check(sizes.size() == strides.size(), "Tensor: ", sizes.size(), " sizes and ", strides.size(),
         " strides, expected as many of each.");
   for (std::int64_t size : sizes) check(size >= 0, "Tensor: size ", size, ", expected 0 or more.");
@@ -24,8 +25,10 @@ Tensor::Tensor(void* data, DType dtype, std::span<const std::int64_t> sizes,
   std::copy(strides.begin(), strides.end(), strides_.begin());
 }
 
-Tensor Tensor::contiguous(void* data, DType dtype, std::span<const std::int64_t> sizes, Device device) {
-  check(sizes.size() <= kMaxRank, "Tensor: rank ", sizes.size(), ", expected at most ", kMaxRank, ".");
+Tensor Tensor::contiguous(void* data, DType dtype, std::span<const std::int64_t> sizes,
+                          Device device) {
+  check(sizes.size() <= kMaxRank, "Tensor: rank ", sizes.size(), ", expected at most ", kMaxRank,
+        ".");
   std::array<std::int64_t, kMaxRank> strides{};
   std::int64_t stride = 1;
   for (std::size_t dim = sizes.size(); dim-- > 0;) {

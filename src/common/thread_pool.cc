@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -119,7 +121,10 @@ ThreadPool& get_pool() {
 
 int cores_of_this_process() {
   if (const char* text = std::getenv("HPCATTN_NUM_THREADS")) {
-    if (const int value = std::atoi(text); value > 0) return value;
+    const std::string_view digits(text);
+    int value = 0;
+    std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (value > 0) return value;
   }
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -39,7 +39,8 @@ void run(cpu::AttentionProblem problem, const Tensor& given_plan, const Attentio
                                 .max_tokens = problem.q.size(0),
                                 .num_workers = num_threads(execution)};
     words.resize(static_cast<std::size_t>(plan_words(group, capacity)));
-    plan = Tensor::contiguous(words.data(), DType::kInt32, {static_cast<std::int64_t>(words.size())});
+    plan =
+        Tensor::contiguous(words.data(), DType::kInt32, {static_cast<std::int64_t>(words.size())});
     make_plan({.group = group,
                .cu_seqlens_q = problem.cu_seqlens_q,
                .kv_lens = problem.kv_lens,

@@ -30,12 +30,14 @@ struct Common {
 
 void check_query(const Common& c) {
   check_shape(c.op, "q", c.q, {kAnySize, kAnySize, kAnySize});
-  check_supported(c.q.device().type == DeviceType::kCpu, c.op, ": q is on ", to_string(c.q.device()),
+  check_supported(c.q.device().type == DeviceType::kCpu, c.op, ": q is on ",
+                  to_string(c.q.device()),
                   "; this build has kernels for the cpu alone. Move the tensors to the cpu.");
   check_last_contiguous(c.op, "q", c.q);
   check(c.q.size(1) > 0, c.op, ": q has no heads (", to_string(c.q), ").");
-  check_supported(head_dim_supported(c.q.size(2)), c.op, ": head_dim is ", c.q.size(2), ", supported are ",
-                  supported_head_dims_text(), ". Pad q, K and V with zeros to one of these.");
+  check_supported(head_dim_supported(c.q.size(2)), c.op, ": head_dim is ", c.q.size(2),
+                  ", supported are ", supported_head_dims_text(),
+                  ". Pad q, K and V with zeros to one of these.");
 }
 
 void check_keys_and_values(const Common& c) {
@@ -43,14 +45,15 @@ void check_keys_and_values(const Common& c) {
   check_last_contiguous(c.op, c.v_name, c.v);
   check_device(c.op, c.k_name, c.k, c.q.device());
   check_device(c.op, c.v_name, c.v, c.q.device());
-  check(c.k.size(-1) == c.q.size(2), c.op, ": ", c.k_name, " has head_dim ", c.k.size(-1), ", expected ",
-        c.q.size(2), " (as q has).");
-  check(c.k.size(-2) > 0 && c.q.size(1) % c.k.size(-2) == 0, c.op, ": q has ", c.q.size(1), " heads and ",
-        c.k_name, " has ", c.k.size(-2), ", expected a multiple of the KV heads.");
+  check(c.k.size(-1) == c.q.size(2), c.op, ": ", c.k_name, " has head_dim ", c.k.size(-1),
+        ", expected ", c.q.size(2), " (as q has).");
+  check(c.k.size(-2) > 0 && c.q.size(1) % c.k.size(-2) == 0, c.op, ": q has ", c.q.size(1),
+        " heads and ", c.k_name, " has ", c.k.size(-2), ", expected a multiple of the KV heads.");
   check(c.k.dtype() == c.v.dtype(), c.op, ": ", c.k_name, " has dtype ", name(c.k.dtype()), " and ",
         c.v_name, " ", name(c.v.dtype()), ", expected one dtype for both.");
-  check_supported(attention_dtypes_supported(c.q.dtype(), c.k.dtype(), c.out.dtype()), c.op, ": q has dtype ",
-                  name(c.q.dtype()), ", ", c.k_name, " ", name(c.k.dtype()), ", out ", name(c.out.dtype()),
+  check_supported(attention_dtypes_supported(c.q.dtype(), c.k.dtype(), c.out.dtype()), c.op,
+                  ": q has dtype ", name(c.q.dtype()), ", ", c.k_name, " ", name(c.k.dtype()),
+                  ", out ", name(c.out.dtype()),
                   "; supported are: ", attention_dtypes_text(c.q.dtype()), ".");
 }
 
@@ -65,18 +68,19 @@ ByteRange bytes_of(const Tensor& tensor) {
   if (tensor.num_elements() == 0) return {at, at};
   ByteRange range{at, at + size_bytes(tensor.dtype())};
   for (int dim = 0; dim < tensor.rank(); ++dim) {
-    const std::int64_t reach = (tensor.size(dim) - 1) * tensor.stride(dim) * size_bytes(tensor.dtype());
+    const std::int64_t reach =
+        (tensor.size(dim) - 1) * tensor.stride(dim) * size_bytes(tensor.dtype());
     (reach < 0 ? range.begin : range.end) += reach;
   }
   return range;
 }
 
-void check_apart(std::string_view op, std::string_view arg, const Tensor& written, std::string_view other_arg,
-                 const Tensor& read) {
+void check_apart(std::string_view op, std::string_view arg, const Tensor& written,
+                 std::string_view other_arg, const Tensor& read) {
   const ByteRange a = bytes_of(written);
   const ByteRange b = bytes_of(read);
-  check(a.end <= b.begin || b.end <= a.begin, op, ": ", arg, " is written and shares memory with ", other_arg,
-        ", expected memory of its own.");
+  check(a.end <= b.begin || b.end <= a.begin, op, ": ", arg, " is written and shares memory with ",
+        other_arg, ", expected memory of its own.");
 }
 
 void check_outputs(const Common& c) {
@@ -101,11 +105,12 @@ void check_query_scale(const Common& c) {
           "; it goes with a float8 q. Leave it out.");
     return;
   }
-  const bool fits = scale.defined() && ((scale.rank() == 1 && scale.size(0) == 1) ||
-                                        (scale.rank() == 2 && scale.size(0) == c.q.size(0) &&
-                                         scale.size(1) == c.q.size(1)));
-  check(fits, c.op, ": q_scale is ", to_string(scale), ", expected float32 [1] or [", c.q.size(0), ", ",
-        c.q.size(1), "] for a float8 q.");
+  const bool fits =
+      scale.defined() &&
+      ((scale.rank() == 1 && scale.size(0) == 1) ||
+       (scale.rank() == 2 && scale.size(0) == c.q.size(0) && scale.size(1) == c.q.size(1)));
+  check(fits, c.op, ": q_scale is ", to_string(scale), ", expected float32 [1] or [", c.q.size(0),
+        ", ", c.q.size(1), "] for a float8 q.");
   check_dtype(c.op, "q_scale", scale, {DType::kFloat32});
   check_device(c.op, "q_scale", scale, c.q.device());
 }
@@ -172,7 +177,8 @@ void check_pages(const PagedAttentionArgs& args) {
     check(kv_len >= 0, kOp, ": kv_lens[", i, "] is ", kv_len, ", expected 0 or more.");
     check(kv_len <= capacity, kOp, ": kv_lens[", i, "] is ", kv_len, ", page_table holds ",
           args.page_table.size(1), " pages of ", page_size, " = ", capacity, " tokens.");
-    const std::int64_t num_tokens = index_at(args.cu_seqlens_q, i + 1) - index_at(args.cu_seqlens_q, i);
+    const std::int64_t num_tokens =
+        index_at(args.cu_seqlens_q, i + 1) - index_at(args.cu_seqlens_q, i);
     if (num_tokens == 0) continue;
     const plan::KvRange seen = plan::visible_to_any(mask, kv_len - num_tokens, kv_len - 1, kv_len);
     for (std::int64_t page = seen.begin / page_size; page * page_size < seen.end; ++page) {
@@ -199,8 +205,8 @@ void check_paged_attention(const PagedAttentionArgs& args) {
   check_query(c);
   check_shape(c.op, "k_cache", c.k, {kAnySize, kAnySize, kAnySize, c.q.size(2)});
   check_shape(c.op, "v_cache", c.v, {c.k.size(0), c.k.size(1), c.k.size(2), c.k.size(3)});
-  check_supported(page_size_supported(c.k.size(1)), c.op, ": page_size is ", c.k.size(1), ", expected ",
-                  supported_page_sizes_text(), ".");
+  check_supported(page_size_supported(c.k.size(1)), c.op, ": page_size is ", c.k.size(1),
+                  ", expected ", supported_page_sizes_text(), ".");
   check_outputs(c);
   check_keys_and_values(c);
   check_options(c);

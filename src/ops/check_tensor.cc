@@ -32,7 +32,8 @@ bool shape_matches(const Tensor& tensor, std::initializer_list<std::int64_t> siz
 
 void check_shape(std::string_view op, std::string_view arg, const Tensor& tensor,
                  std::initializer_list<std::int64_t> sizes) {
-  check(tensor.defined(), op, ": ", arg, " is not given, expected a tensor ", shape_text(sizes), ".");
+  check(tensor.defined(), op, ": ", arg, " is not given, expected a tensor ", shape_text(sizes),
+        ".");
   check(shape_matches(tensor, sizes), op, ": ", arg, " is ", to_string(tensor), ", expected shape ",
         shape_text(sizes), ".");
   check(tensor.data() != nullptr || tensor.num_elements() == 0, op, ": ", arg, " is ",
@@ -52,27 +53,31 @@ void check_dtype(std::string_view op, std::string_view arg, const Tensor& tensor
 
 void check_last_contiguous(std::string_view op, std::string_view arg, const Tensor& tensor) {
   check(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, op, ": ", arg, " has stride ",
-        tensor.stride(-1), " in its last dim, expected 1. Pass a tensor whose last dim is contiguous.");
+        tensor.stride(-1),
+        " in its last dim, expected 1. Pass a tensor whose last dim is contiguous.");
 }
 
 void check_no_overlap(std::string_view op, std::string_view arg, const Tensor& tensor) {
   if (tensor.num_elements() == 0) return;
   for (int dim = 0; dim < tensor.rank(); ++dim) {
-    check(tensor.size(dim) <= 1 || tensor.stride(dim) != 0, op, ": ", arg, " is written and has stride 0 ",
-          "in dim ", dim, " of size ", tensor.size(dim), ", expected memory of its own for each entry.");
+    check(tensor.size(dim) <= 1 || tensor.stride(dim) != 0, op, ": ", arg,
+          " is written and has stride 0 ", "in dim ", dim, " of size ", tensor.size(dim),
+          ", expected memory of its own for each entry.");
   }
 }
 
 void check_device(std::string_view op, std::string_view arg, const Tensor& tensor, Device device) {
-  check(tensor.device() == device, op, ": ", arg, " is on ", to_string(tensor.device()), ", expected ",
-        to_string(device), " (where the first argument is).");
+  check(tensor.device() == device, op, ": ", arg, " is on ", to_string(tensor.device()),
+        ", expected ", to_string(device), " (where the first argument is).");
 }
 
 void check_scale(std::string_view op, std::string_view arg, const Tensor& tensor, Device device,
                  std::int64_t num_heads) {
   const bool fits = tensor.defined() && tensor.rank() == 1 &&
-                    (tensor.size(0) == 1 || tensor.size(0) == num_heads) && tensor.data() != nullptr;
-  check(fits, op, ": ", arg, " is ", to_string(tensor), ", expected float32 [1] or [", num_heads, "].");
+                    (tensor.size(0) == 1 || tensor.size(0) == num_heads) &&
+                    tensor.data() != nullptr;
+  check(fits, op, ": ", arg, " is ", to_string(tensor), ", expected float32 [1] or [", num_heads,
+        "].");
   check_dtype(op, arg, tensor, {DType::kFloat32});
   check_device(op, arg, tensor, device);
   if (device.type != DeviceType::kCpu) return;
@@ -93,7 +98,8 @@ void check_cu_seqlens(std::string_view op, std::string_view arg, const Tensor& t
           " before it; cumulative lengths do not fall.");
     last = value;
   }
-  check(last <= limit, op, ": ", arg, " ends at ", last, ", over the ", limit, " of ", limit_name, ".");
+  check(last <= limit, op, ": ", arg, " ends at ", last, ", over the ", limit, " of ", limit_name,
+        ".");
 }
 
 std::int64_t index_at(const Tensor& tensor, std::int64_t i) {

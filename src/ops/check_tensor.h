@@ -26,7 +26,8 @@ void check_dtype(std::string_view op, std::string_view arg, const Tensor& tensor
 /// The last dim has stride 1 (or size 1 or less). Throws InvalidArgument.
 void check_last_contiguous(std::string_view op, std::string_view arg, const Tensor& tensor);
 
-/// No two entries of an output share memory: no stride 0 over a size above 1. Throws InvalidArgument.
+/// No two entries of an output share memory: no stride 0 over a size above 1. Throws
+/// InvalidArgument.
 void check_no_overlap(std::string_view op, std::string_view arg, const Tensor& tensor);
 
 /// On `device`. Throws InvalidArgument.
@@ -36,7 +37,8 @@ void check_device(std::string_view op, std::string_view arg, const Tensor& tenso
 void check_scale(std::string_view op, std::string_view arg, const Tensor& tensor, Device device,
                  std::int64_t num_heads);
 
-/// cu_seqlens[num_requests + 1]: starts at 0, does not fall, ends at most at `limit`. CPU tensors alone.
+/// cu_seqlens[num_requests + 1]: starts at 0, does not fall, ends at most at `limit`. CPU tensors
+/// alone.
 void check_cu_seqlens(std::string_view op, std::string_view arg, const Tensor& tensor,
                       std::int64_t limit, std::string_view limit_name);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan tensor holds, as int32 words: a header, the tasks, the combines. Plain structs, so that
-// the host and device code read the same layout.
+// What a plan tensor holds, as int32 words: a header, the tasks, the combines. Plain structs, so
+// that the host and device code read the same layout.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,28 @@ inline constexpr std::int64_t kTileRows = 96;
 /// KV tokens of one step of a kernel's mainloop; split boundaries are multiples of it.
 inline constexpr std::int64_t kTileKv = 64;
 
-/// A share of the work: some rows of one KV head of a request, over a KV range.
+/// Up to this many rows of a KV head are computed with the head dim along the lanes, and some KV
+/// heads are then taken by one task: it reads whole tokens of a page, as they lie.
+inline constexpr std::int64_t kNarrowRows = 8;
+
+/// A share of the work: some rows of each of some KV heads of a request, over a KV range.
 struct Task {
   std::int32_t request = 0;
-  std::int32_t kv_head = 0;
+  std::int32_t kv_head = 0;  // the first of num_heads
+  std::int32_t num_heads = 1;
   std::int32_t row_begin = 0;
   std::int32_t row_end = 0;
   std::int32_t kv_begin = 0;
   std::int32_t kv_end = 0;
-  std::int32_t partial = -1;  // first row of its partial result; -1: the result is whole
-  std::int32_t unused = 0;
+  std::int32_t partial =
+      -1;  // first row of its partial result, heads one after the other; -1: whole
 };
 
 /// Rows whose KV range was split: their partials lie one after the other, in the order of the KV.
 struct Combine {
   std::int32_t request = 0;
   std::int32_t kv_head = 0;
+  std::int32_t num_heads = 1;
   std::int32_t row_begin = 0;
   std::int32_t row_end = 0;
   std::int32_t partial = 0;  // first row of the first partial

@@ -76,7 +76,8 @@ PlanView view(const Tensor& plan) {
   constexpr const char* kOp = "plan";
   ops::check_shape(kOp, "plan", plan, {ops::kAnySize});
   ops::check_dtype(kOp, "plan", plan, {DType::kInt32});
-  check(plan.is_contiguous(), kOp, ": plan has stride ", plan.stride(0), ", expected a contiguous tensor.");
+  check(plan.is_contiguous(), kOp, ": plan has stride ", plan.stride(0),
+        ", expected a contiguous tensor.");
   check(plan.device().type == DeviceType::kCpu, kOp, ": plan is on ", to_string(plan.device()),
         ", expected cpu.");
   check(plan.size(0) >= kHeaderWords, kOp, ": the tensor has ", plan.size(0),
@@ -94,7 +95,8 @@ PlanView view(const Tensor& plan) {
   PlanView result;
   result.header = header;
   words += kHeaderWords;
-  result.tasks = {reinterpret_cast<const Task*>(words), static_cast<std::size_t>(header->num_tasks)};
+  result.tasks = {reinterpret_cast<const Task*>(words),
+                  static_cast<std::size_t>(header->num_tasks)};
   words += header->num_tasks * kTaskWords;
   result.combines = {reinterpret_cast<const Combine*>(words),
                      static_cast<std::size_t>(header->num_combines)};
@@ -132,10 +134,11 @@ std::string to_string(const AttentionGroup& group) {
 namespace {
 
 void check_group(const char* op, const AttentionGroup& group) {
-  check(group.num_q_heads > 0 && group.num_kv_heads > 0 && group.head_dim > 0 && group.page_size >= 0,
-        op, ": the group is ", to_string(group), ", expected sizes above 0.");
-  check(group.num_q_heads % group.num_kv_heads == 0, op, ": ", group.num_q_heads, " query heads are no ",
-        "multiple of ", group.num_kv_heads, " KV heads.");
+  check(
+      group.num_q_heads > 0 && group.num_kv_heads > 0 && group.head_dim > 0 && group.page_size >= 0,
+      op, ": the group is ", to_string(group), ", expected sizes above 0.");
+  check(group.num_q_heads % group.num_kv_heads == 0, op, ": ", group.num_q_heads,
+        " query heads are no ", "multiple of ", group.num_kv_heads, " KV heads.");
   check(!group.window || (*group.window >= 1 && *group.window <= INT32_MAX), op, ": window is ",
         group.window.value_or(0), ", expected 1 or more; leave it out for none.");
 }
@@ -160,8 +163,8 @@ std::int64_t plan_words(const AttentionGroup& group, const PlanCapacity& capacit
   check_group(kOp, group);
   check_fixed_split(kOp, capacity.fixed_split);
   check(capacity.max_requests >= 0 && capacity.max_tokens >= 0 && capacity.max_kv_len >= 0, kOp,
-        ": max_requests ", capacity.max_requests, ", max_tokens ", capacity.max_tokens, ", max_kv_len ",
-        capacity.max_kv_len, "; expected 0 or more.");
+        ": max_requests ", capacity.max_requests, ", max_tokens ", capacity.max_tokens,
+        ", max_kv_len ", capacity.max_kv_len, "; expected 0 or more.");
   check(capacity.fixed_split == 0 || capacity.max_kv_len > 0, kOp,
         ": fixed_split needs max_kv_len, which is 0.");
   const int workers = num_threads({.num_threads = capacity.num_workers, .parallel_for = {}});
@@ -179,7 +182,9 @@ void make_plan(const PlanArgs& args, const Execution& execution) {
   ops::check_shape(kOp, "cu_seqlens_q", args.cu_seqlens_q, {args.kv_lens.size(0) + 1});
   ops::check_shape(kOp, "plan", args.plan, {ops::kAnySize});
   for (const Tensor* tensor : {&args.kv_lens, &args.cu_seqlens_q, &args.plan}) {
-    const char* arg = tensor == &args.plan ? "plan" : tensor == &args.kv_lens ? "kv_lens" : "cu_seqlens_q";
+    const char* arg = tensor == &args.plan      ? "plan"
+                      : tensor == &args.kv_lens ? "kv_lens"
+                                                : "cu_seqlens_q";
     ops::check_dtype(kOp, arg, *tensor, {DType::kInt32});
     check_supported(tensor->device().type == DeviceType::kCpu, kOp, ": ", arg, " is on ",
                     to_string(tensor->device()), "; this build plans on the cpu alone.");
@@ -195,17 +200,17 @@ void make_plan(const PlanArgs& args, const Execution& execution) {
   const std::vector<std::int32_t> cu_seqlens = read_lengths(args.cu_seqlens_q);
   const std::vector<std::int32_t> kv_lens = read_lengths(args.kv_lens);
   const AttentionGroup& group = args.group;
-  check(std::int64_t{cu_seqlens.back()} * (group.num_q_heads / group.num_kv_heads) <= INT32_MAX, kOp, ": ",
-        cu_seqlens.back(), " query tokens of ", group.num_q_heads / group.num_kv_heads,
+  check(std::int64_t{cu_seqlens.back()} * (group.num_q_heads / group.num_kv_heads) <= INT32_MAX,
+        kOp, ": ", cu_seqlens.back(), " query tokens of ", group.num_q_heads / group.num_kv_heads,
         " heads a group are over 2^31 rows. Cut the batch.");
-  const plan::SplitResult split = plan::split(
-      {.cu_seqlens_q = cu_seqlens,
-       .kv_lens = kv_lens,
-       .num_kv_heads = group.num_kv_heads,
-       .group = group.num_q_heads / group.num_kv_heads,
-       .mask = {.causal = group.causal, .window = group.window.value_or(0)},
-       .num_workers = num_threads(execution),
-       .fixed_split = args.fixed_split});
+  const plan::SplitResult split =
+      plan::split({.cu_seqlens_q = cu_seqlens,
+                   .kv_lens = kv_lens,
+                   .num_kv_heads = group.num_kv_heads,
+                   .group = group.num_q_heads / group.num_kv_heads,
+                   .mask = {.causal = group.causal, .window = group.window.value_or(0)},
+                   .num_workers = num_threads(execution),
+                   .fixed_split = args.fixed_split});
   check(split.num_partial_rows <= INT32_MAX, kOp, ": ", split.num_partial_rows,
         " partial rows are over 2^31. Take a longer fixed_split.");
 
@@ -242,8 +247,8 @@ void make_plan(const PlanArgs& args, const Execution& execution) {
   std::memcpy(words, &header, sizeof(header));
 }
 
-PlanSummary summarize(const Tensor& tensor) {
-  const plan::PlanView view = plan::view(tensor);
+PlanSummary summarize(const Tensor& plan) {
+  const plan::PlanView view = plan::view(plan);
   PlanSummary summary;
   summary.group = plan::group_of(*view.header);
   summary.num_requests = view.header->num_requests;

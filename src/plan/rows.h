@@ -20,8 +20,8 @@ struct Mask {
   std::int64_t window = 0;  // KV tokens that a row sees, its own included; 0: no window
 };
 
-/// A query token at `position` (= kv_len - num_query_tokens + its index; negative where there are fewer
-/// KV tokens than query tokens), among kv_len KV tokens.
+/// A query token at `position` (= kv_len - num_query_tokens + its index; negative where there are
+/// fewer KV tokens than query tokens), among kv_len KV tokens.
 constexpr KvRange visible(const Mask& mask, std::int64_t position, std::int64_t kv_len) {
   KvRange range{0, kv_len};
   if (mask.causal) range.end = std::min(range.end, position + 1);

@@ -39,19 +39,33 @@ std::int64_t cost_of(std::int64_t rows, std::int64_t kv_tokens) {
   return std::max(rows, kRowsPerRead) * kv_tokens;
 }
 
-/// The length of a split of this tile; its range's whole length where it is not split.
-std::int64_t split_length(const SplitInput& in, std::int64_t rows, KvRange kv, std::int64_t target) {
+/// How one tile is cut: KV heads of a task, and KV tokens of a split.
+struct Cut {
+  std::int64_t heads = 1;
+  std::int64_t step = 1;
+};
+
+Cut cut_tile(const SplitInput& in, std::int64_t rows, KvRange kv, std::int64_t target) {
   const std::int64_t length = kv.end - kv.begin;
-  if (in.fixed_split > 0) return in.fixed_split;
-  const std::int64_t pieces = std::min(ceil_div(cost_of(rows, length), target), length / kMinSplit);
-  if (pieces <= 1) return std::max<std::int64_t>(length, 1);
-  return ceil_div(ceil_div(length, pieces), kTileKv) * kTileKv;
+  Cut cut{.heads = rows <= kNarrowRows ? std::min(in.num_kv_heads, kTileRows / rows) : 1,
+          .step = std::max<std::int64_t>(length, 1)};
+  if (in.fixed_split > 0) {
+    cut.step = in.fixed_split;
+    return cut;
+  }
+  // Cut along the KV first, since whole tokens are read best; then along the heads.
+  const std::int64_t wanted = ceil_div(cost_of(rows, length) * cut.heads, target);
+  const std::int64_t splits =
+      std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(length / kMinSplit, 1));
+  if (splits > 1) cut.step = ceil_div(ceil_div(length, splits), kTileKv) * kTileKv;
+  cut.heads = ceil_div(cut.heads, std::max<std::int64_t>(ceil_div(wanted, splits), 1));
+  return cut;
 }
 
 }  // namespace
 
 std::int64_t cost(const Task& task) {
-  return cost_of(task.row_end - task.row_begin, task.kv_end - task.kv_begin);
+  return cost_of(task.row_end - task.row_begin, task.kv_end - task.kv_begin) * task.num_heads;
 }
 
 SplitResult split(const SplitInput& in) {
@@ -66,19 +80,23 @@ SplitResult split(const SplitInput& in) {
   SplitResult result;
   for_each_tile(in, [&](std::int32_t request, std::int64_t row, std::int64_t row_end, KvRange kv) {
     const std::int64_t rows = row_end - row;
-    const std::int64_t step = split_length(in, rows, kv, target);
+    const auto [heads, step] = cut_tile(in, rows, kv, target);
     // Splits end at multiples of the step where it is fixed, so that a request's bits do not depend
     // on how far its own window has moved.
-    const std::int64_t first_end = in.fixed_split > 0 ? (kv.begin / step + 1) * step : kv.begin + step;
+    const std::int64_t first_end =
+        in.fixed_split > 0 ? (kv.begin / step + 1) * step : kv.begin + step;
     const std::int64_t splits = kv.end <= first_end ? 1 : 1 + ceil_div(kv.end - first_end, step);
-    for (std::int64_t head = 0; head < in.num_kv_heads; ++head) {
+    for (std::int64_t head = 0; head < in.num_kv_heads; head += heads) {
+      const std::int64_t num_heads = std::min(heads, in.num_kv_heads - head);
       Task task{.request = request,
                 .kv_head = static_cast<std::int32_t>(head),
+                .num_heads = static_cast<std::int32_t>(num_heads),
                 .row_begin = static_cast<std::int32_t>(row),
                 .row_end = static_cast<std::int32_t>(row_end)};
       if (splits > 1) {
         result.combines.push_back({.request = task.request,
                                    .kv_head = task.kv_head,
+                                   .num_heads = task.num_heads,
                                    .row_begin = task.row_begin,
                                    .row_end = task.row_end,
                                    .partial = static_cast<std::int32_t>(result.num_partial_rows),
@@ -91,7 +109,7 @@ SplitResult split(const SplitInput& in) {
         task.kv_end = static_cast<std::int32_t>(end);
         if (splits > 1) {
           task.partial = static_cast<std::int32_t>(result.num_partial_rows);
-          result.num_partial_rows += rows;
+          result.num_partial_rows += rows * num_heads;
           ++result.num_partials;
         }
         result.tasks.push_back(task);
@@ -104,15 +122,16 @@ SplitResult split(const SplitInput& in) {
   return result;
 }
 
-SplitBound split_bound(std::int64_t num_requests, std::int64_t num_tokens, std::int64_t num_kv_heads,
-                       std::int64_t group, std::int64_t num_workers, std::int64_t fixed_split,
-                       std::int64_t max_kv_len) {
+SplitBound split_bound(std::int64_t num_requests, std::int64_t num_tokens,
+                       std::int64_t num_kv_heads, std::int64_t group, std::int64_t num_workers,
+                       std::int64_t fixed_split, std::int64_t max_kv_len) {
   const std::int64_t tiles =
       (num_tokens * group / kTileRows + std::min(num_requests, num_tokens)) * num_kv_heads;
   if (fixed_split > 0) return {tiles * (max_kv_len / fixed_split + 1), tiles};
-  // ceil(cost / target) <= cost / target + 1, and the costs add up to workers * kTasksPerWorker
-  // targets, or less than twice that where the target was rounded down.
-  const std::int64_t extra = num_workers <= 1 ? 0 : 2 * num_workers * kTasksPerWorker;
+  // A tile is cut into splits times head groups <= 2 * cost / target + 1 tasks, and the costs add
+  // up to workers * kTasksPerWorker targets, or less than twice that where the target was rounded
+  // down.
+  const std::int64_t extra = num_workers <= 1 ? 0 : 4 * num_workers * kTasksPerWorker;
   return {tiles + extra, std::min(tiles, extra)};
 }
 

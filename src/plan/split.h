@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cutting a batch into tasks: rows into tiles, and the KV range of long tiles into splits, so that all
-// workers are busy to the end. Pure functions of the lengths.
+// Cutting a batch into tasks: rows into tiles, and the KV range of long tiles into splits, so that
+// all workers are busy to the end. Pure functions of the lengths.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +29,19 @@ struct SplitResult {
   std::int64_t num_partials = 0;
 };
 
-/// Pairs of (row, KV token) that a task computes, a few rows counting as more: its reads bound it then.
+/// Pairs of (row, KV token) that a task computes, a few rows counting as more: its reads bound it
+/// then.
 std::int64_t cost(const Task& task);
 
-SplitResult split(const SplitInput& input);
+SplitResult split(const SplitInput& in);
 
 /// An upper bound of the tasks and of the combines that split() makes.
 struct SplitBound {
   std::int64_t tasks = 0;
   std::int64_t combines = 0;
 };
-SplitBound split_bound(std::int64_t num_requests, std::int64_t num_tokens, std::int64_t num_kv_heads,
-                       std::int64_t group, std::int64_t num_workers, std::int64_t fixed_split,
-                       std::int64_t max_kv_len);
+SplitBound split_bound(std::int64_t num_requests, std::int64_t num_tokens,
+                       std::int64_t num_kv_heads, std::int64_t group, std::int64_t num_workers,
+                       std::int64_t fixed_split, std::int64_t max_kv_len);
 
 }  // namespace hpcattn::plan

@@ -18,7 +18,8 @@
 namespace hpcattn::cpu {
 namespace {
 
-static_assert(kTileRows == plan::kTileRows && kTileKv == plan::kTileKv);
+static_assert(kTileRows == plan::kTileRows && kTileKv == plan::kTileKv &&
+              kNarrowRows == plan::kNarrowRows);
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr double kLog2E = 1.44269504088896340736;
@@ -69,17 +70,16 @@ class Runner {
 
   void run_task(const plan::Task& task) {
     Scratch& scratch = this_threads_scratch();
-    const int rows = task.row_end - task.row_begin;
     load_rows(task, scratch);
-    const bool narrow = rows <= kNarrowRows;
+    const bool narrow = task.row_end - task.row_begin <= kNarrowRows;
     const KernelTable& table = kernels();
     const auto type = static_cast<std::size_t>(kv_type(p_.k.dtype()));
     (narrow ? table.narrow : table.wide)[type](input_of(task), scratch);
     if (task.partial < 0) {
-      const RowRange range{task.request, task.kv_head, task.row_begin, task.row_end};
-      finish(range, scratch.o, scratch.row_max, scratch.row_sum);
+      finish(range_of(task), scratch);
       return;
     }
+    const std::int64_t rows = range_of(task).num_rows();
     std::copy_n(scratch.o, rows * head_dim_, partials_.o.get() + task.partial * head_dim_);
     std::copy_n(scratch.row_max, rows, partials_.row_max.get() + task.partial);
     std::copy_n(scratch.row_sum, rows, partials_.row_sum.get() + task.partial);
@@ -88,8 +88,7 @@ class Runner {
   /// Adds up the partials of split rows, in the order of the KV.
   void run_combine(const plan::Combine& combine) {
     Scratch& scratch = this_threads_scratch();
-    const std::int64_t rows = combine.row_end - combine.row_begin;
-    for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t row = 0; row < range_of(combine).num_rows(); ++row) {
       float row_max = -kInfinity;
       for (std::int64_t split = 0; split < combine.num_splits; ++split) {
         row_max = std::max(row_max, partials_.row_max[at(combine, split, row)]);
@@ -109,8 +108,7 @@ class Runner {
       scratch.row_max[row] = row_max;
       scratch.row_sum[row] = row_sum;
     }
-    const RowRange range{combine.request, combine.kv_head, combine.row_begin, combine.row_end};
-    finish(range, scratch.o, scratch.row_max, scratch.row_sum);
+    finish(range_of(combine), scratch);
   }
 
   /// Rows past the last request: no values of theirs are computed, and none are left as they were.
@@ -125,12 +123,27 @@ class Runner {
   }
 
  private:
+  /// The rows [begin, end) of each of some KV heads of a request, numbered head by head.
   struct RowRange {
     std::int64_t request;
     std::int64_t kv_head;
-    std::int64_t row_begin;
-    std::int64_t row_end;
+    std::int64_t num_heads;
+    std::int64_t begin;
+    std::int64_t end;
+    std::int64_t group;
+
+    std::int64_t num_rows() const { return num_heads * (end - begin); }
+    std::int64_t kv_head_of(std::int64_t row) const { return kv_head + row / (end - begin); }
+    std::int64_t token_of(std::int64_t row) const { return (begin + row % (end - begin)) / group; }
+    std::int64_t q_head_of(std::int64_t row) const {
+      return kv_head_of(row) * group + (begin + row % (end - begin)) % group;
+    }
   };
+
+  template <typename Item>
+  RowRange range_of(const Item& item) const {
+    return {item.request, item.kv_head, item.num_heads, item.row_begin, item.row_end, group_};
+  }
 
   static Scratch& this_threads_scratch() {
     thread_local const std::unique_ptr<Scratch> scratch(new Scratch);
@@ -138,13 +151,18 @@ class Runner {
   }
 
   static std::size_t at(const plan::Combine& combine, std::int64_t split, std::int64_t row) {
-    return static_cast<std::size_t>(combine.partial + split * (combine.row_end - combine.row_begin) + row);
+    const std::int64_t rows =
+        std::int64_t{combine.num_heads} * (combine.row_end - combine.row_begin);
+    return static_cast<std::size_t>(combine.partial + split * rows + row);
   }
 
-  std::int64_t query_begin(std::int64_t request) const { return ops::index_at(p_.cu_seqlens_q, request); }
+  std::int64_t query_begin(std::int64_t request) const {
+    return ops::index_at(p_.cu_seqlens_q, request);
+  }
   std::int64_t kv_len(std::int64_t request) const { return ops::index_at(p_.kv_lens, request); }
 
-  /// What a row's dot products are multiplied with: the scales, and the unit that the softmax wants.
+  /// What a row's dot products are multiplied with: the scales, and the unit that the softmax
+  /// wants.
   float q_factor(std::int64_t token, std::int64_t head, std::int64_t kv_head) const {
     double factor = p_.options.scale * double(scale_of(p_.options.k_scale, kv_head));
     const Tensor& q_scale = p_.options.q_scale;
@@ -162,15 +180,17 @@ class Runner {
     const std::int64_t before = length - (query_begin(task.request + 1) - first_token);
     const plan::Mask mask{.causal = p_.options.causal, .window = p_.options.window.value_or(0)};
     const LoadRowFunction load_row = kernels().load_row[int(kv_type(p_.q.dtype()))];
-    for (int row = 0; row < task.row_end - task.row_begin; ++row) {
-      const std::int64_t token = (task.row_begin + row) / group_;
-      const std::int64_t head = task.kv_head * group_ + (task.row_begin + row) % group_;
+    const RowRange range = range_of(task);
+    for (std::int64_t row = 0; row < range.num_rows(); ++row) {
+      const std::int64_t token = range.token_of(row);
+      const std::int64_t head = range.q_head_of(row);
       load_row(row_of(p_.q, first_token + token, head), int(head_dim_),
-               q_factor(first_token + token, head, task.kv_head), scratch.q + row * head_dim_);
-      const plan::KvRange range = plan::visible(mask, before + token, length);
+               q_factor(first_token + token, head, range.kv_head_of(row)),
+               scratch.q + row * head_dim_);
+      const plan::KvRange seen = plan::visible(mask, before + token, length);
       scratch.position[row] = static_cast<std::int32_t>(before + token);
-      scratch.see_begin[row] = static_cast<std::int32_t>(range.begin);
-      scratch.see_end[row] = static_cast<std::int32_t>(range.end);
+      scratch.see_begin[row] = static_cast<std::int32_t>(seen.begin);
+      scratch.see_end[row] = static_cast<std::int32_t>(seen.end);
       scratch.slope[row] = p_.options.alibi_slopes.defined()
                                ? float(double(scale_of(p_.options.alibi_slopes, head)) * kLog2E)
                                : 0.0F;
@@ -181,8 +201,9 @@ class Runner {
     const std::int64_t bytes = size_bytes(kv.dtype());
     const bool paged = p_.page_table.defined();
     KvSource source;
-    source.base = kv.data_as<const std::byte>() + task.kv_head * kv.stride(-2) * bytes;
     source.token_bytes = kv.stride(-3) * bytes;
+    source.head_bytes = kv.stride(-2) * bytes;
+    source.base = kv.data_as<const std::byte>() + task.kv_head * source.head_bytes;
     if (paged) {
       source.page_bytes = kv.stride(0) * bytes;
     } else {
@@ -194,11 +215,13 @@ class Runner {
   TaskInput input_of(const plan::Task& task) const {
     TaskInput input;
     input.rows = task.row_end - task.row_begin;
+    input.num_heads = task.num_heads;
     input.head_dim = static_cast<int>(head_dim_);
     input.k = source_of(p_.k, task);
     input.v = source_of(p_.v, task);
     if (p_.page_table.defined()) {
-      input.page_ids = p_.page_table.data_as<const std::int32_t>() + task.request * p_.page_table.stride(0);
+      input.page_ids =
+          p_.page_table.data_as<const std::int32_t>() + task.request * p_.page_table.stride(0);
       input.page_id_stride = p_.page_table.stride(1);
       input.page_size = p_.k.size(1);
     }
@@ -210,29 +233,29 @@ class Runner {
   }
 
   /// Normalises rows, adds the sink, and writes out and lse.
-  void finish(const RowRange& range, const float* o, const float* row_max, const float* row_sum) const {
+  void finish(const RowRange& range, const Scratch& scratch) const {
     const std::int64_t first_token = query_begin(range.request);
-    for (std::int64_t row = range.row_begin; row < range.row_end; ++row) {
-      const std::int64_t token = first_token + row / group_;
-      const std::int64_t head = range.kv_head * group_ + row % group_;
-      const std::int64_t i = row - range.row_begin;
-      double reference = row_max[i] == -kInfinity ? 0.0 : double(row_max[i]);
+    for (std::int64_t row = 0; row < range.num_rows(); ++row) {
+      const std::int64_t token = first_token + range.token_of(row);
+      const std::int64_t head = range.q_head_of(row);
+      const bool saw_nothing = scratch.row_max[row] == -kInfinity;
+      double reference = saw_nothing ? 0.0 : double(scratch.row_max[row]);
       double shrink = 1.0;  // of what was summed, where the sink is the maximum
-      double sum = double(row_sum[i]);
+      double sum = double(scratch.row_sum[row]);
       if (p_.options.sinks.defined()) {
         const Tensor& sinks = p_.options.sinks;
         const double sink =
             double(load_float(sinks.data(), sinks.dtype(), head * sinks.stride(0))) * kLog2E;
-        if (row_max[i] == -kInfinity || sink > reference) {
-          shrink = row_max[i] == -kInfinity ? 0.0 : std::exp2(reference - sink);
+        if (saw_nothing || sink > reference) {
+          shrink = saw_nothing ? 0.0 : std::exp2(reference - sink);
           reference = std::isinf(sink) ? reference : sink;
         }
         sum = sum * shrink + (std::isinf(sink) ? 0.0 : std::exp2(sink - reference));
       }
-      const double v_scale = double(scale_of(p_.options.v_scale, range.kv_head));
+      const double v_scale = double(scale_of(p_.options.v_scale, range.kv_head_of(row)));
       double factor = sum == 0.0 ? 0.0 : shrink * v_scale / sum;
       if (p_.options.out_scale.defined()) factor /= double(scale_of(p_.options.out_scale, 0));
-      write_row(o + i * head_dim_, float(factor), row_of(p_.out, token, head));
+      write_row(scratch.o + row * head_dim_, float(factor), row_of(p_.out, token, head));
       if (p_.lse.defined()) {
         const double lse = sum == 0.0 ? -double(kInfinity) : (reference + std::log2(sum)) * kLn2;
         *reinterpret_cast<float*>(row_of(p_.lse, token, head)) = float(lse);
@@ -287,7 +310,8 @@ std::string kernel_name(std::int64_t rows) {
 
 void run_attention(const AttentionProblem& problem, const Execution& execution) {
   Runner runner(problem);
-  for_each_parallel(execution, problem.plan.tasks, [&](const plan::Task& task) { runner.run_task(task); });
+  for_each_parallel(execution, problem.plan.tasks,
+                    [&](const plan::Task& task) { runner.run_task(task); });
   for_each_parallel(execution, problem.plan.combines,
                     [&](const plan::Combine& combine) { runner.run_combine(combine); });
   runner.clear_padding();

@@ -10,9 +10,10 @@ namespace hpcattn::cpu {
 /// Paged and packed attention alike.
 struct AttentionProblem {
   Tensor q;
-  Tensor k;  // [num_pages, page_size, num_kv_heads, head_dim], or [num_kv_tokens, num_kv_heads, head_dim]
+  Tensor k;  // [num_pages, page_size, num_kv_heads, head_dim], or [num_kv_tokens, num_kv_heads,
+             // head_dim]
   Tensor v;
-  Tensor page_table;    // not given: packed
+  Tensor page_table;  // not given: packed
   Tensor cu_seqlens_q;
   Tensor cu_seqlens_k;  // packed: where a request's KV tokens begin
   Tensor kv_lens;

@@ -65,7 +65,8 @@ const KernelTable& kernels(const std::string& isa) {
     if (isa == table.isa) return table;
     names += (names.empty() ? "" : ", ") + std::string(table.isa);
   }
-  throw Unsupported(message("HPCATTN_CPU_ISA: \"", isa, "\" can not run here, expected one of ", names, "."));
+  throw Unsupported(
+      message("HPCATTN_CPU_ISA: \"", isa, "\" can not run here, expected one of ", names, "."));
 }
 
 std::vector<std::string> usable_isas() {

@@ -9,8 +9,8 @@
 
 namespace hpcattn::cpu {
 
-/// Chosen at first use. HPCATTN_CPU_ISA=generic|avx2|avx512 asks for a lower one (throws Unsupported for
-/// one that this build or processor lacks).
+/// Chosen at first use. HPCATTN_CPU_ISA=generic|avx2|avx512 asks for a lower one (throws
+/// Unsupported for one that this build or processor lacks).
 const KernelTable& kernels();
 
 /// Those of one instruction set; Unsupported where it can not run here.

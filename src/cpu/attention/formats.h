@@ -6,6 +6,23 @@
 
 namespace hpcattn::cpu::HPCATTN_ISA {
 
+/// 16 bits a lane to 32, zeros above. GCC makes two halves of it for 16 lanes.
+HPCATTN_INLINE UintVec widen_bits(ShortVec bits) {
+#if defined(__AVX512F__)
+  return (UintVec)_mm512_cvtepu16_epi32((__m256i)bits);
+#else
+  return __builtin_convertvector(bits, UintVec);
+#endif
+}
+
+HPCATTN_INLINE ShortVec widen_bits(ByteVec bits) {
+#if defined(__AVX512F__)
+  return (ShortVec)_mm256_cvtepu8_epi16((__m128i)bits);
+#else
+  return __builtin_convertvector(bits, ShortVec);
+#endif
+}
+
 /// IEEE half, 16 bits a lane.
 HPCATTN_INLINE Vec half_to_float(ShortVec half) {
 #if defined(__AVX512F__)
@@ -14,7 +31,7 @@ HPCATTN_INLINE Vec half_to_float(ShortVec half) {
   return (Vec)_mm256_cvtph_ps((__m128i)half);
 #else
   // Exponent and mantissa moved into place are the number times 2^-112, subnormals too.
-  const UintVec bits = __builtin_convertvector(half, UintVec);
+  const UintVec bits = widen_bits(half);
   const UintVec magnitude = (bits & 0x7fffU) << 13;
   const Vec scaled = (Vec)magnitude * 0x1p112F;
   const UintVec special = (UintVec)(magnitude >= 0x0f800000U) & 0x7f800000U;
@@ -23,7 +40,7 @@ HPCATTN_INLINE Vec half_to_float(ShortVec half) {
 }
 
 template <KvType kType>
-inline constexpr int kElementBytes = kType == KvType::kFloat32                                   ? 4
+inline constexpr int kElementBytes = kType == KvType::kFloat32                                 ? 4
                                      : kType == KvType::kFloat16 || kType == KvType::kBFloat16 ? 2
                                                                                                : 1;
 
@@ -34,16 +51,16 @@ HPCATTN_INLINE Vec load_as_float(const std::byte* row, int index) {
   if constexpr (kType == KvType::kFloat32) {
     return load_bits<Vec>(from);
   } else if constexpr (kType == KvType::kBFloat16) {
-    return (Vec)(__builtin_convertvector(load_bits<ShortVec>(from), UintVec) << 16);
+    return (Vec)(widen_bits(load_bits<ShortVec>(from)) << 16);
   } else if constexpr (kType == KvType::kFloat16) {
     return half_to_float(load_bits<ShortVec>(from));
   } else {
-    const ShortVec bits = __builtin_convertvector(load_bits<ByteVec>(from), ShortVec);
+    const ShortVec bits = widen_bits(load_bits<ByteVec>(from));
     if constexpr (kType == KvType::kFloat8E5M2) {
       return half_to_float(bits << 8);  // a half cut short
     } else {
-      // e4m3 has a bias of 7 where half has 15: the same bits are 2^-8 times the number. Its one NaN
-      // code would be a number there.
+      // e4m3 has a bias of 7 where half has 15: the same bits are 2^-8 times the number. Its one
+      // NaN code would be a number there.
       const ShortVec magnitude = bits & 0x7f;
       const ShortVec nan = (ShortVec)(magnitude == 0x7f) & 0x7c00;
       return half_to_float((ShortVec)(((bits & 0x80) << 8) | (magnitude << 7) | nan)) * 256.0F;
@@ -82,7 +99,8 @@ void store_row(const float* from, int length, float factor, std::byte* row) {
       __builtin_memcpy(row + i * 4, &value, sizeof(value));
     } else {
 #if defined(__AVX2__)
-      const ShortVec bits = kType == KvType::kBFloat16 ? float_to_bfloat16(value) : float_to_half(value);
+      const ShortVec bits =
+          kType == KvType::kBFloat16 ? float_to_bfloat16(value) : float_to_half(value);
 #else
       const ShortVec bits = float_to_bfloat16(value);
 #endif

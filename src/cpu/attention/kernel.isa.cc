@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mainloop of attention on the CPU, compiled once for each instruction set: FlashAttention's online
-// softmax (Dao 2023, section 3.1) over tiles of KV that are read where they lie.
+// The mainloop of attention on the CPU, compiled once for each instruction set: FlashAttention's
+// online softmax (Dao 2023, section 3.1) over tiles of KV that are read where they lie.
 #include "src/cpu/attention/layouts.h"
 
 namespace hpcattn::cpu::HPCATTN_ISA {
@@ -43,12 +43,26 @@ void locate(const TaskInput& in, std::int64_t first_key, KvTile& tile) {
   for (; key < kTileKv; ++key) tile.k[key] = tile.v[key] = kZeroRow;
 }
 
+/// The same keys, of the KV head `head` of the task.
+KvTile at_head(const TaskInput& in, const KvTile& tile, int head) {
+  KvTile result = tile;
+  const std::int64_t k_offset = head * in.k.head_bytes;
+  const std::int64_t v_offset = head * in.v.head_bytes;
+  for (int key = 0; key < tile.num_keys; ++key) {
+    if (tile.any_absent && tile.absent[key]) continue;
+    result.k[key] += k_offset;
+    result.v[key] += v_offset;
+  }
+  return result;
+}
+
 /// float32 copies, in this thread's cache, of a tile in a narrow format.
 template <KvType kType>
 void widen(const TaskInput& in, const std::byte* const (&rows)[kTileKv], int num_keys, float* to,
            const std::byte* (&wide_rows)[kTileKv]) {
   for (int key = 0; key < kTileKv; ++key) {
-    wide_rows[key] = key < num_keys ? reinterpret_cast<const std::byte*>(to + key * in.head_dim) : kZeroRow;
+    wide_rows[key] =
+        key < num_keys ? reinterpret_cast<const std::byte*>(to + key * in.head_dim) : kZeroRow;
     if (key >= num_keys) continue;
     for (int dim = 0; dim < in.head_dim; dim += kLanes) {
       store(to + key * in.head_dim + dim, load_as_float<kType>(rows[key], dim));
@@ -57,11 +71,13 @@ void widen(const TaskInput& in, const std::byte* const (&rows)[kTileKv], int num
 }
 
 template <KvType kType, int kRows, int kDimVecs>
-HPCATTN_INLINE int accumulate_dims(const TaskInput& in, ProbabilityStrides strides, const KvTile& tile,
-                                   const std::byte* const* next, int row, int dim, Scratch& s) {
+HPCATTN_INLINE int accumulate_dims(const TaskInput& in, ProbabilityStrides strides,
+                                   const KvTile& tile, const std::byte* const* next, int row,
+                                   int dim, Scratch& s) {
   for (; dim + kDimVecs * kLanes <= in.head_dim; dim += kDimVecs * kLanes) {
-    accumulate_block<kType, kRows, kDimVecs>(s.p + row * strides.row, strides, tile.num_keys, tile.v, next,
-                                             dim, s.rescale + row, s.o + row * in.head_dim, in.head_dim);
+    accumulate_block<kType, kRows, kDimVecs>(s.p + row * strides.row, strides, tile.num_keys,
+                                             tile.v, next, dim, s.rescale + row,
+                                             s.o + row * in.head_dim, in.head_dim);
   }
   if constexpr (kDimVecs > 1) {
     dim = accumulate_dims<kType, kRows, kDimVecs / 2>(in, strides, tile, next, row, dim, s);
@@ -69,28 +85,29 @@ HPCATTN_INLINE int accumulate_dims(const TaskInput& in, ProbabilityStrides strid
   return dim;
 }
 
-/// o = rescale * o + P V, over all rows in blocks of kRows, then of fewer.
+/// o = rescale * o + P V, over the rows in blocks of kRows, then of fewer.
 template <KvType kType, int kRows>
-void accumulate(const TaskInput& in, ProbabilityStrides strides, const KvTile& tile,
-                const std::byte* const* next, int row, Scratch& s) {
-  for (; row + kRows <= in.rows; row += kRows) {
-    accumulate_dims<kType, kRows, kPvDimVecs>(in, strides, tile, next, row, 0, s);
+void accumulate(const TaskInput& in, ProbabilityStrides strides, RowSpan rows, const KvTile& tile,
+                const std::byte* const* next, Scratch& s) {
+  for (; rows.count >= kRows; rows.first += kRows, rows.count -= kRows) {
+    accumulate_dims<kType, kRows, kPvDimVecs>(in, strides, tile, next, rows.first, 0, s);
   }
   if constexpr (kRows > 1) {
-    if (row < in.rows) accumulate<kType, kRows - 1>(in, strides, tile, next, row, s);
+    if (rows.count > 0) accumulate<kType, kRows - 1>(in, strides, rows, tile, next, s);
   }
 }
 
 void prepare_rows(const TaskInput& in, Scratch& s) {
+  const int rows = in.rows * in.num_heads;
   for (int row = 0; row < kTileRows; ++row) {
     s.row_max[row] = -kInfinity;
     s.row_sum[row] = 0.0F;
-    if (row < in.rows) continue;
+    if (row < rows) continue;
     s.position[row] = s.see_begin[row] = 0;
     s.see_end[row] = INT32_MAX;
     s.slope[row] = 0.0F;
   }
-  for (int i = 0; i < in.rows * in.head_dim; ++i) s.o[i] = 0.0F;
+  for (int i = 0; i < rows * in.head_dim; ++i) s.o[i] = 0.0F;
 }
 
 /// Keys that all rows of the task see: tiles inside need no mask.
@@ -110,29 +127,42 @@ struct SeenByAll {
 };
 
 template <typename Layout>
-void finish_scores(const TaskInput& in, const KvTile& tile, const SeenByAll& seen, Scratch& s) {
+void finish_scores(const TaskInput& in, RowSpan rows, const KvTile& tile, const SeenByAll& seen,
+                   Scratch& s) {
   if (in.softcap > 0.0F) {
     const float factor = in.softcap * kLog2E;
-    Layout::for_each_score(in, tile, s, [=](Vec score, const ScoreLanes&) { return tanh(score) * factor; });
+    Layout::for_each_score(rows, tile, s,
+                           [=](Vec score, const ScoreLanes&) { return tanh(score) * factor; });
   }
   if (in.alibi) {
-    Layout::for_each_score(in, tile, s, [](Vec score, const ScoreLanes& lanes) {
+    Layout::for_each_score(rows, tile, s, [](Vec score, const ScoreLanes& lanes) {
       const IntVec distance = lanes.position - lanes.key;
       const IntVec absolute = distance < 0 ? -distance : distance;
       return score - lanes.slope * __builtin_convertvector(absolute, Vec);
     });
   }
   if (!seen.holds(tile)) {
-    Layout::for_each_score(in, tile, s, [](Vec score, const ScoreLanes& lanes) {
+    Layout::for_each_score(rows, tile, s, [](Vec score, const ScoreLanes& lanes) {
       const IntVec visible = (lanes.key >= lanes.see_begin) & (lanes.key < lanes.see_end);
       return visible ? score : broadcast(-kInfinity);
     });
   }
   if (tile.any_absent) {
     for (int key = 0; key < tile.num_keys; ++key) {
-      if (tile.absent[key]) Layout::hide_key(in, key, s);
+      if (tile.absent[key]) Layout::hide_key(rows, key, s);
     }
   }
+}
+
+/// One head's rows against one tile.
+template <KvType kType, typename Layout>
+void step(const TaskInput& in, RowSpan rows, const KvTile& tile, const KvTile& next,
+          const SeenByAll& seen, Scratch& s) {
+  Layout::template compute_scores<kType>(in, rows, tile, next, s);
+  finish_scores<Layout>(in, rows, tile, seen, s);
+  Layout::softmax(rows, tile, s);
+  accumulate<kType, kPvRows>(in, Layout::kStrides, rows, tile,
+                             Layout::kReadsInPlace ? next.v : nullptr, s);
 }
 
 template <KvType kType, typename Layout>
@@ -151,19 +181,18 @@ void attend(const TaskInput& in, Scratch& s) {
     } else {
       next = tile;
     }
-    if constexpr (Layout::kReadsInPlace || kType == KvType::kFloat32) {
-      Layout::template compute_scores<kType>(in, tile, next, s);
-      finish_scores<Layout>(in, tile, seen, s);
-      Layout::softmax(in, tile, s);
-      accumulate<kType, kPvRows>(in, Layout::kStrides, tile, Layout::kReadsInPlace ? next.v : nullptr, 0, s);
+    if constexpr (Layout::kReadsInPlace) {
+      for (int head = 0; head < in.num_heads; ++head) {
+        const RowSpan rows{head * in.rows, in.rows};
+        step<kType, Layout>(in, rows, at_head(in, tile, head), at_head(in, next, head), seen, s);
+      }
+    } else if constexpr (kType == KvType::kFloat32) {
+      step<kType, Layout>(in, {0, in.rows}, tile, next, seen, s);
     } else {
       KvTile wide = tile;
       widen<kType>(in, tile.k, tile.num_keys, s.k_rows, wide.k);
       widen<kType>(in, tile.v, tile.num_keys, s.v_rows, wide.v);
-      Layout::template compute_scores<KvType::kFloat32>(in, wide, next, s);
-      finish_scores<Layout>(in, wide, seen, s);
-      Layout::softmax(in, wide, s);
-      accumulate<KvType::kFloat32, kPvRows>(in, Layout::kStrides, wide, nullptr, 0, s);
+      step<KvType::kFloat32, Layout>(in, {0, in.rows}, wide, next, seen, s);
     }
   }
 }

@@ -9,7 +9,8 @@
 
 namespace hpcattn::cpu::HPCATTN_ISA {
 
-/// The rows of K and V that a step of the mainloop reads. Entries past num_keys repeat a readable row.
+/// The rows of K and V that a step of the mainloop reads. Entries past num_keys repeat a readable
+/// row.
 struct KvTile {
   const std::byte* k[kTileKv];
   const std::byte* v[kTileKv];
@@ -17,6 +18,12 @@ struct KvTile {
   std::int64_t first_key = 0;
   bool any_absent = false;    // keys of a page -1
   bool absent[kTileKv] = {};  // set where any_absent
+};
+
+/// The rows of one head within a task's.
+struct RowSpan {
+  int first = 0;
+  int count = 0;
 };
 
 /// What is known of the scores of one vector: `key` and the row's facts, each a lane's own.
@@ -38,19 +45,20 @@ struct Narrow {
   static void prepare(const TaskInput&, Scratch&) {}
 
   template <KvType kType>
-  static void compute_scores(const TaskInput& in, const KvTile& tile, const KvTile& next, Scratch& s) {
+  static void compute_scores(const TaskInput& in, RowSpan rows, const KvTile& tile,
+                             const KvTile& next, Scratch& s) {
     for (int key = 0; key < tile.num_keys; key += kNarrowKeys) {
-      int row = 0;
-      for (; row + kNarrowRowBlock <= in.rows; row += kNarrowRowBlock) {
+      int row = rows.first;
+      for (; row + kNarrowRowBlock <= rows.first + rows.count; row += kNarrowRowBlock) {
         block<kType, kNarrowRowBlock>(in, tile, next, key, row, s);
       }
-      for (; row < in.rows; ++row) block<kType, 1>(in, tile, next, key, row, s);
+      for (; row < rows.first + rows.count; ++row) block<kType, 1>(in, tile, next, key, row, s);
     }
   }
 
   template <typename F>
-  static HPCATTN_INLINE void for_each_score(const TaskInput& in, const KvTile& tile, Scratch& s, F f) {
-    for (int row = 0; row < in.rows; ++row) {
+  static HPCATTN_INLINE void for_each_score(RowSpan rows, const KvTile& tile, Scratch& s, F f) {
+    for (int row = rows.first; row < rows.first + rows.count; ++row) {
       ScoreLanes lanes{.key = {},
                        .see_begin = broadcast(s.see_begin[row]),
                        .see_end = broadcast(s.see_end[row]),
@@ -64,12 +72,13 @@ struct Narrow {
     }
   }
 
-  static void hide_key(const TaskInput& in, int key, Scratch& s) {
-    for (int row = 0; row < in.rows; ++row) s.p[row * kTileKv + key] = -kInfinity;
+  static void hide_key(RowSpan rows, int key, Scratch& s) {
+    for (int row = rows.first; row < rows.first + rows.count; ++row)
+      s.p[row * kTileKv + key] = -kInfinity;
   }
 
-  static void softmax(const TaskInput& in, const KvTile& tile, Scratch& s) {
-    for (int row = 0; row < in.rows; ++row) {
+  static void softmax(RowSpan rows, const KvTile& tile, Scratch& s) {
+    for (int row = rows.first; row < rows.first + rows.count; ++row) {
       float* p = s.p + row * kTileKv;
       for (int key = tile.num_keys; key % kLanes != 0; ++key) p[key] = -kInfinity;
       Vec tile_max = broadcast(-kInfinity);
@@ -90,8 +99,8 @@ struct Narrow {
 
  private:
   template <KvType kType, int kRows>
-  static HPCATTN_INLINE void block(const TaskInput& in, const KvTile& tile, const KvTile& next, int key,
-                                   int row, Scratch& s) {
+  static HPCATTN_INLINE void block(const TaskInput& in, const KvTile& tile, const KvTile& next,
+                                   int key, int row, Scratch& s) {
     narrow_scores<kType, kRows>(s.q + row * in.head_dim, in.head_dim, tile.k + key, next.k + key,
                                 s.p + row * kTileKv + key);
   }
@@ -111,7 +120,8 @@ struct Wide {
   }
 
   template <KvType kType>
-  static void compute_scores(const TaskInput& in, const KvTile& tile, const KvTile&, Scratch& s) {
+  static void compute_scores(const TaskInput& in, RowSpan, const KvTile& tile, const KvTile&,
+                             Scratch& s) {
     static_assert(kType == KvType::kFloat32);
     const auto* k_rows = reinterpret_cast<const float* const*>(tile.k);
     for (int key = 0; key < tile.num_keys; key += kWideKeys) {
@@ -125,8 +135,8 @@ struct Wide {
   }
 
   template <typename F>
-  static HPCATTN_INLINE void for_each_score(const TaskInput& in, const KvTile& tile, Scratch& s, F f) {
-    for (int row = 0; row < in.rows; row += kLanes) {
+  static HPCATTN_INLINE void for_each_score(RowSpan rows, const KvTile& tile, Scratch& s, F f) {
+    for (int row = 0; row < rows.count; row += kLanes) {
       ScoreLanes lanes{.key = {},
                        .see_begin = load(s.see_begin + row),
                        .see_end = load(s.see_end + row),
@@ -140,18 +150,19 @@ struct Wide {
     }
   }
 
-  static void hide_key(const TaskInput& in, int key, Scratch& s) {
-    for (int row = 0; row < in.rows; row += kLanes) {
+  static void hide_key(RowSpan rows, int key, Scratch& s) {
+    for (int row = 0; row < rows.count; row += kLanes) {
       store(s.p + key * kTileRows + row, broadcast(-kInfinity));
     }
   }
 
-  static void softmax(const TaskInput& in, const KvTile& tile, Scratch& s) {
-    for (int row = 0; row < in.rows; row += kLanes) {
+  static void softmax(RowSpan rows, const KvTile& tile, Scratch& s) {
+    for (int row = 0; row < rows.count; row += kLanes) {
       float* p = s.p + row;
       const Vec before = load(s.row_max + row);
       Vec row_max = before;
-      for (int key = 0; key < tile.num_keys; ++key) row_max = max(load(p + key * kTileRows), row_max);
+      for (int key = 0; key < tile.num_keys; ++key)
+        row_max = max(load(p + key * kTileRows), row_max);
       const Vec reference = finite_or_zero(row_max);
       const Vec rescale = exp2(before - reference);
       Vec sum = load(s.row_sum + row) * rescale;
@@ -170,8 +181,8 @@ struct Wide {
   static int row_vecs(const TaskInput& in) { return (in.rows + kLanes - 1) / kLanes; }
 
   template <int kVecs>
-  static HPCATTN_INLINE void block(const TaskInput& in, const float* const* k_rows, int key, int vec,
-                                   Scratch& s) {
+  static HPCATTN_INLINE void block(const TaskInput& in, const float* const* k_rows, int key,
+                                   int vec, Scratch& s) {
     wide_scores<kVecs>(s.q_transposed + vec * kLanes, in.head_dim, k_rows + key,
                        s.p + key * kTileRows + vec * kLanes);
   }

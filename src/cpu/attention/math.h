@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp2 and tanh of vectors. Polynomials are Chebyshev fits made for these intervals (errors below 4e-9
-// relative before rounding). NaN stays NaN. Included by *.isa.cc alone.
+// exp2 and tanh of vectors. Polynomials are Chebyshev fits made for these intervals (errors below
+// 4e-9 relative before rounding). NaN stays NaN. Included by *.isa.cc alone.
 #pragma once
 
 #include "src/cpu/attention/simd.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors of the instruction set that this unit is compiled for, by the compiler's vector extensions,
-// with intrinsics where those have no word for it. Included by *.isa.cc alone.
+// Vectors of the instruction set that this unit is compiled for, by the compiler's vector
+// extensions, with intrinsics where those have no word for it. Included by *.isa.cc alone.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 #include <immintrin.h>
 #endif
 
-// GCC 12 takes the undefined operand that AVX-512 intrinsics have inside for ours (its bug 105593), and
-// the int bounds of our small arrays for a lossy conversion.
+// GCC 12 takes the undefined operand that AVX-512 intrinsics have inside for ours (its bug 105593),
+// and the int bounds of our small arrays for a lossy conversion.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wsign-conversion"

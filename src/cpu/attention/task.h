@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one task of the plan hands to a kernel, in plain C types: the kernels are compiled once for each
-// instruction set and share no inline function with the rest (cmake/IsaVariants.cmake says why).
+// What one task of the plan hands to a kernel, in plain C types: the kernels are compiled once for
+// each instruction set and share no inline function with the rest (cmake/IsaVariants.cmake says
+// why).
 #pragma once
 
 #include <cstddef>
@@ -13,20 +14,21 @@ inline constexpr int kTileRows = 96;
 inline constexpr int kTileKv = 64;
 inline constexpr int kMaxHeadDim = 256;
 
-/// Up to this many rows a task takes the narrow kernel, whose lanes are the head dim.
+/// Up to this many rows of a head a task takes the narrow kernel, whose lanes are the head dim.
 inline constexpr int kNarrowRows = 8;
 
 /// How K and V, and q, are stored.
 enum class KvType : int { kFloat32, kFloat16, kBFloat16, kFloat8E4M3, kFloat8E5M2 };
 inline constexpr int kNumKvTypes = 5;
 
-/// K or V of one KV head: token j lies at
+/// K or V of the first KV head of a task: token j lies at
 ///   base + page_ids[j / page_size] * page_bytes + (j % page_size) * token_bytes    (paged)
 ///   base + j * token_bytes                                                         (packed)
 struct KvSource {
   const std::byte* base = nullptr;
   std::int64_t page_bytes = 0;
   std::int64_t token_bytes = 0;
+  std::int64_t head_bytes = 0;  // from one KV head to the next
 };
 
 /// Memory of one thread. Aligned to 64 bytes.
@@ -37,7 +39,7 @@ struct Scratch {
   alignas(64) float p[kTileKv * kTileRows];                 // scores, then probabilities
   alignas(64) float k_rows[kTileKv * kMaxHeadDim];          // narrow formats as float32, a tile
   alignas(64) float v_rows[kTileKv * kMaxHeadDim];
-  // One entry for each row. Entries past the task's rows are set by the kernel.
+  // One entry for each row of all heads. Entries past the task's rows are set by the kernel.
   alignas(64) float row_max[kTileRows];  // of scores in units of log2(e)
   alignas(64) float row_sum[kTileRows];
   alignas(64) float rescale[kTileRows];
@@ -48,7 +50,8 @@ struct Scratch {
 };
 
 struct TaskInput {
-  int rows = 0;
+  int rows = 0;       // of each head
+  int num_heads = 1;  // KV heads; rows of all of them lie one after the other in Scratch
   int head_dim = 0;
   KvSource k;
   KvSource v;

@@ -1,0 +1,427 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text from a model, every attention of it computed by hpcattn over paged KV.
+
+One prompt or many take the same path: Transformers' continuous batching, with the attention function
+"paged|hpcattn". `compare` runs the prompts once more, one by one, through Transformers' own
+`generate()` with another attention, and finds the first token that differs.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import hpcattn
+from hpcattn.models import Model
+
+_ATTENTION = "paged|hpcattn"
+_MAX_STEP_TOKENS = 1024  # a longer prompt is prefilled in chunks
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to generate.
+
+    Attributes:
+        max_new_tokens: Of each prompt; fewer where the model ends its text.
+        temperature: 0 for the likeliest token at each place.
+        top_p: With a temperature: sample among the likeliest tokens that make up this share.
+        seed: Of sampling.
+        page_size: Tokens of a page, a multiple of 8.
+        num_pages: Pages of the cache; None for enough to hold all prompts to the end. With fewer,
+            requests take turns.
+    """
+
+    max_new_tokens: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    page_size: int = 16
+    num_pages: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what makes no sense.
+
+        Raises:
+            ValueError: A value out of its range.
+        """
+        _check("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "1 or more")
+        _check("temperature", self.temperature, 0 <= self.temperature < float("inf"), "0 or more")
+        _check("top_p", self.top_p, 0 < self.top_p <= 1, "over 0 and at most 1")
+        _check(
+            "page_size",
+            self.page_size,
+            self.page_size >= 8 and self.page_size % 8 == 0,
+            "a multiple of 8",
+        )
+        _check(
+            "num_pages", self.num_pages, self.num_pages is None or self.num_pages >= 1, "1 or more"
+        )
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What the model said to one prompt.
+
+    Attributes:
+        prompt: As given.
+        prompt_tokens: Its tokens, the chat template's included.
+        tokens: The new tokens.
+        text: The new tokens as text, special tokens left out.
+    """
+
+    prompt: str
+    prompt_tokens: list[int]
+    tokens: list[int]
+    text: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run of `generate`.
+
+    Attributes:
+        completions: In the order of the prompts.
+        seconds: From the first prompt's entry to the last token.
+        first_token_seconds: To the first token of any prompt.
+        page_size: Tokens of a page.
+        num_pages: Pages of the cache.
+        peak_pages: Most pages in use at a step.
+        calls: Calls that reached hpcattn, by operator.
+        kernels: Tasks that each kernel answered.
+    """
+
+    completions: list[Completion]
+    seconds: float
+    first_token_seconds: float
+    page_size: int
+    num_pages: int
+    peak_pages: int
+    calls: dict[str, int]
+    kernels: dict[str, int]
+
+    @property
+    def new_tokens(self) -> int:
+        """New tokens of all prompts."""
+        return sum(len(completion.tokens) for completion in self.completions)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens of all prompts a second, prefill included."""
+        return self.new_tokens / self.seconds
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first token of a prompt where another attention goes another way.
+
+    Attributes:
+        prompt_idx: Which prompt.
+        token_idx: Which of its new tokens.
+        expected: The other attention's token as text, or None where its text had ended.
+        got: hpcattn's, likewise.
+    """
+
+    prompt_idx: int
+    token_idx: int
+    expected: str | None
+    got: str | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The same prompts by another attention.
+
+    Attributes:
+        attention: Its name.
+        seconds: All prompts, one by one.
+        new_tokens: New tokens of all prompts.
+        differences: One for each prompt that differs.
+    """
+
+    attention: str
+    seconds: float
+    new_tokens: int
+    differences: list[Difference] = field(default_factory=list)
+
+
+OnToken = Callable[[int, list[int]], None]
+"""Called with a prompt's index and all its new tokens so far, whenever it has a new one."""
+
+
+def encode(model: Model, prompt: str, *, chat: bool = True) -> list[int]:
+    """The tokens of a prompt.
+
+    Args:
+        model: Whose tokenizer to use.
+        prompt: Text of the user.
+        chat: Put it into the model's chat template, where it has one.
+
+    Raises:
+        ValueError: The prompt has no tokens.
+    """
+    tokenizer = model.tokenizer
+    if chat and getattr(tokenizer, "chat_template", None):
+        prompt = tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+        )
+        tokens = tokenizer(prompt, add_special_tokens=False).input_ids
+    else:
+        tokens = tokenizer(prompt).input_ids
+    if not tokens:
+        raise ValueError("a prompt is empty, expected at least one token.")
+    return list(tokens)
+
+
+def decode(model: Model, tokens: Sequence[int]) -> str:
+    """The text of tokens, special tokens left out."""
+    text: str = model.tokenizer.decode(
+        list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
+    return text
+
+
+def generate(
+    model: Model,
+    prompts: Sequence[str],
+    options: Options | None = None,
+    *,
+    chat: bool = True,
+    on_token: OnToken | None = None,
+) -> Report:
+    """Generates for all prompts at once, by continuous batching over a paged KV cache.
+
+    Args:
+        model: From hpcattn.models.load.
+        prompts: Texts; at least one.
+        options: How; the defaults where None.
+        chat: Use the model's chat template, where it has one.
+        on_token: Is told of every new token, on this thread.
+
+    Raises:
+        ValueError: No prompts, an empty one, or a cache that can not hold one prompt to its end.
+        RuntimeError: The generation failed; the message says why.
+    """
+    from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+    options = options or Options()
+    if not prompts:
+        raise ValueError("no prompts, expected at least one.")
+    inputs = [encode(model, prompt, chat=chat) for prompt in prompts]
+    num_pages = _num_pages(model, inputs, options)
+    batching = ContinuousBatchingConfig(
+        block_size=options.page_size,
+        num_blocks=num_pages,
+        max_batch_tokens=max(min(sum(map(len, inputs)), _MAX_STEP_TOKENS), len(inputs)),
+        max_requests_per_batch=len(inputs),
+        max_blocks_per_request=0,
+        use_cuda_graph=False,
+        use_async_batching=False,
+        drop_unsupported_processors=False,
+        seed=options.seed,
+    )
+    model.model.set_attn_implementation(_ATTENTION)
+    hpcattn.reset_call_counts()
+    peak = _PeakPages(model.model)
+    try:
+        run = _run(model, inputs, options, batching, on_token or (lambda *_: None))
+    finally:
+        peak.remove()
+    completions = [
+        Completion(prompt, tokens, new, decode(model, new))
+        for prompt, tokens, new in zip(prompts, inputs, run.tokens, strict=True)
+    ]
+    return Report(
+        completions=completions,
+        seconds=run.seconds,
+        first_token_seconds=run.first_token_seconds,
+        page_size=options.page_size,
+        num_pages=num_pages,
+        peak_pages=peak.pages,
+        calls={name: count for name, count in hpcattn.call_counts().items() if count},
+        kernels={name: count for name, count in hpcattn.kernels().items() if count},
+    )
+
+
+def compare(
+    model: Model,
+    report: Report,
+    attention: str,
+    options: Options | None = None,
+    *,
+    on_prompt: Callable[[int], None] | None = None,
+) -> Comparison:
+    """Runs a report's prompts again, one by one, through `generate()` with another attention.
+
+    Args:
+        model: The model that made the report; it keeps its attention.
+        report: From `generate`.
+        attention: As Transformers names it: "eager", "sdpa", "hpcattn".
+        options: As the report was made with.
+        on_prompt: Is told of each prompt's index when it is done.
+
+    Raises:
+        ValueError: The options sample, so that the texts differ by chance.
+    """
+    options = options or Options()
+    if options.temperature > 0:
+        raise ValueError(
+            f"temperature is {options.temperature}, expected 0 to compare: sampled texts differ by"
+            " chance."
+        )
+    before = model.model.config._attn_implementation
+    model.model.set_attn_implementation(attention)
+    differences: list[Difference] = []
+    seconds, new_tokens = 0.0, 0
+    try:
+        for index, completion in enumerate(report.completions):
+            start = time.perf_counter()
+            tokens = _generate_alone(model, completion.prompt_tokens, options)
+            seconds += time.perf_counter() - start
+            new_tokens += len(tokens)
+            difference = _first_difference(model, index, tokens, completion.tokens)
+            if difference is not None:
+                differences.append(difference)
+            if on_prompt is not None:
+                on_prompt(index)
+    finally:
+        model.model.set_attn_implementation(before)
+    return Comparison(attention, seconds, new_tokens, differences)
+
+
+@dataclass
+class _Run:
+    tokens: list[list[int]]
+    seconds: float
+    first_token_seconds: float
+
+
+def _run(
+    model: Model, inputs: list[list[int]], options: Options, batching: Any, on_token: OnToken
+) -> _Run:
+    """Drives Transformers' continuous batching until all prompts are done."""
+    manager = model.model.init_continuous_batching(
+        generation_config=_generation_config(model, options), continuous_batching_config=batching
+    )
+    tokens: list[list[int]] = [[] for _ in inputs]
+    first_token = 0.0
+    done = False
+    start = time.perf_counter()
+    manager.start()
+    try:
+        ids = manager.add_requests(inputs, max_new_tokens=options.max_new_tokens, streaming=True)
+        waiting = {request_id: index for index, request_id in enumerate(ids)}
+        while waiting:
+            result = manager.get_result(timeout=1.0)
+            if result is None:
+                if manager.is_running():
+                    continue
+                raise RuntimeError("the generation thread ended before all prompts were done.")
+            if result.error is not None:
+                raise RuntimeError(f"generation failed: {result.error}")
+            index = waiting[result.request_id]
+            first_token = first_token or time.perf_counter() - start
+            tokens[index] = list(result.generated_tokens)
+            on_token(index, tokens[index])
+            if result.is_finished():
+                del waiting[result.request_id]
+        seconds = time.perf_counter() - start
+        done = True
+    finally:
+        # Unfinished requests are dropped at once: without this, stop() would wait for their ends.
+        manager.stop(block=True, hard_stop=not done)
+        manager.destroy()
+    return _Run(tokens, seconds, first_token)
+
+
+class _PeakPages:
+    """Watches the cache at every forward pass of continuous batching."""
+
+    def __init__(self, model: Any) -> None:
+        self.pages = 0
+        self._handle = model.register_forward_pre_hook(self._look, with_kwargs=True)
+
+    def _look(self, _module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
+        cache = kwargs["cache"]
+        self.pages = max(self.pages, cache.num_blocks - cache.get_num_free_blocks())
+
+    def remove(self) -> None:
+        self._handle.remove()
+
+
+def _generation_config(model: Model, options: Options) -> Any:
+    config = copy.deepcopy(model.model.generation_config)
+    config.max_new_tokens = options.max_new_tokens
+    config.max_length = None
+    config.do_sample = options.temperature > 0
+    config.temperature = options.temperature if config.do_sample else None
+    config.top_p = options.top_p if config.do_sample and options.top_p < 1 else None
+    config.top_k = None
+    # Only rows of a batch that end early are padded; there is one row.
+    config.pad_token_id = 0
+    return config
+
+
+def _generate_alone(model: Model, prompt: list[int], options: Options) -> list[int]:
+    inputs = torch.tensor([prompt], device=model.model.device)
+    output = model.model.generate(
+        inputs,
+        attention_mask=torch.ones_like(inputs),
+        generation_config=_generation_config(model, options),
+    )
+    tokens: list[int] = output[0, len(prompt) :].tolist()
+    return tokens
+
+
+def _first_difference(
+    model: Model, prompt_idx: int, expected: list[int], got: list[int]
+) -> Difference | None:
+    for token_idx in range(max(len(expected), len(got))):
+        pair = expected[token_idx : token_idx + 1], got[token_idx : token_idx + 1]
+        if pair[0] != pair[1]:
+            texts = [decode(model, tokens) if tokens else None for tokens in pair]
+            return Difference(prompt_idx, token_idx, *texts)
+    return None
+
+
+def _num_pages(model: Model, inputs: list[list[int]], options: Options) -> int:
+    """Pages of the cache: as asked, else enough for all prompts, in half of the machine's memory."""
+    from transformers.generation.continuous_batching.cache import (
+        find_head_dim,
+        find_num_kv_heads,
+        group_layers_by_attn_type,
+    )
+
+    config = model.model.config.get_text_config()
+    groups, _ = group_layers_by_attn_type(config)
+
+    def pages(prompt: list[int]) -> int:
+        # A page belongs to one group of like layers, so each group needs its own.
+        return -(-(len(prompt) + options.max_new_tokens) // options.page_size) * len(groups)
+
+    longest, wanted = max(map(pages, inputs)), sum(map(pages, inputs))
+    if options.num_pages is not None:
+        if options.num_pages < longest:
+            raise ValueError(
+                f"num_pages is {options.num_pages}, expected at least {longest}: that is what the"
+                f" longest prompt needs with {options.max_new_tokens} new tokens. Give more pages,"
+                " or ask for fewer tokens."
+            )
+        return options.num_pages
+    page_bytes = (
+        2 * len(groups[0]) * options.page_size * find_num_kv_heads(config) * find_head_dim(config)
+    ) * model.model.dtype.itemsize
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    # The scheduler holds back a share of the pages for requests that it has begun.
+    return max(longest, min(wanted + wanted // 4 + 1, memory // page_bytes))
+
+
+def _check(name: str, value: object, ok: bool, expected: str) -> None:
+    if not ok:
+        raise ValueError(f"{name} is {value}, expected {expected}.")

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One plan a step for all layers that are alike."""
+
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+from torch import Tensor
+
+import hpcattn
+from hpcattn import AttentionGroup
+
+_T = TypeVar("_T")
+
+
+class PlanCache:
+    """What the layers of one step share: lengths by shape, plans by attention group.
+
+    It lives as long as the step's own object (a mask, a batch) and so needs no invalidation.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, object] = {}
+
+    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """The value made for `key` in this step, by `make` on first use."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]  # type: ignore[return-value]  # a key names one kind of value
+
+    def plan(
+        self, key: Hashable, group: AttentionGroup, cu_seqlens_q: Tensor, kv_lens: Tensor
+    ) -> Tensor:
+        """The plan of these lengths (named by `key`) for one attention group."""
+        return self.get((key, group), lambda: hpcattn.plan_attention(group, cu_seqlens_q, kv_lens))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 import gc
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,27 +49,24 @@ class Settings:
     """How to run the cases."""
 
     effort: Effort = field(default_factory=Effort)
-    num_threads: int = 0  # 0: as hpcattn resolves it
+    num_threads: int = 0  # 0: as torch has them
     read_bytes: int = 1 << 30
     seed: int = 0
 
 
 @contextmanager
 def equal_threads(num_threads: int) -> Iterator[int]:
-    """Gives torch and hpcattn the same number of threads, and restores both."""
-    number = num_threads or machine.threads()[0]
-    torch_before = torch.get_num_threads()
-    env_before = os.environ.get("HPCATTN_NUM_THREADS")
-    torch.set_num_threads(number)
-    os.environ["HPCATTN_NUM_THREADS"] = str(number)
+    """Sets the threads that torch's operators and ours share (ours run on torch's), then restores.
+
+    Args:
+        num_threads: How many; 0: as they are.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads or before)
     try:
-        yield number
+        yield torch.get_num_threads()
     finally:
-        torch.set_num_threads(torch_before)
-        if env_before is None:
-            del os.environ["HPCATTN_NUM_THREADS"]
-        else:
-            os.environ["HPCATTN_NUM_THREADS"] = env_before
+        torch.set_num_threads(before)
 
 
 def _row(timing: Timing, num_bytes: int, flops: int, read_rate: float) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def _show_plan(numbers: dict[str, Any], picture: list[str], tasks: bool) -> None
         f"  split: {numbers['num_partials']} tasks give partial results, "
         f"{numbers['num_combines']} combines join them",
         f"  work: longest task {numbers['longest_task']} of {numbers['total_work']} "
-        "(row, KV token) pairs",
+        "(row, KV token) pairs; few rows count as more, since reading bounds them",
         f"  balance: busiest thread {numbers['busiest_over_mean']:.3f} times an equal share",
         f"  workspace: {workspace} bytes (plan {numbers['plan_bytes']}, "
         f"partials {numbers['partial_bytes']}, threads {numbers['scratch_bytes']})",

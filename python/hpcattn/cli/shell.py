@@ -74,7 +74,9 @@ def _json_parameter(signature: inspect.Signature) -> str | None:
     """The parameter that `--json` sets, by whatever name the command has for it."""
     for name, parameter in signature.parameters.items():
         for option in (parameter.default, *get_args(parameter.annotation)[1:]):
-            if "--json" in (getattr(option, "param_decls", None) or ()):
+            # Within Annotated the first name stands in `default`.
+            names = [getattr(option, "default", None), *(getattr(option, "param_decls", ()) or ())]
+            if "--json" in names:
                 return name
     return None
 

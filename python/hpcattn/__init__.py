@@ -2,9 +2,9 @@
 """hpcattn: paged attention for LLM serving.
 
 The operators are functions of torch tensors (`hpcattn.paged_attention` and its neighbours), and
-`torch.ops.hpcattn.*` below them. Importing this package imports neither torch nor the native library,
-touches no GPU and starts no thread: both come with the first operator that is looked up, and a process
-may fork before and after.
+`torch.ops.hpcattn.*` below them. Importing this package imports neither torch nor the native
+library, touches no GPU and starts no thread: both come with the first operator that is looked up,
+and a process may fork before and after.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ def __getattr__(name: str) -> Any:
 
         value: Any = version("hpcattn")
     elif name in _HOME:
+        # First, since it says what is wrong with a torch that is missing or too old.
+        importlib.import_module("hpcattn._library").import_torch()
         value = getattr(importlib.import_module(_HOME[name]), name)
     else:
         raise AttributeError(f"module 'hpcattn' has no attribute '{name}'")

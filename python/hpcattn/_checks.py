@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of tensor arguments that need no data, worded as the native library's."""
+"""Checks of tensor arguments that need no data, worded as the native library's.
+
+The native library checks every real call, these check what has no data: fake and meta tensors. A
+test puts the same mistakes before both.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,36 @@ import torch
 
 from hpcattn import _library
 
-_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-_NAMES = {
-    torch.float8_e4m3fn: "float8_e4m3",
-}
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+WIDE = (torch.float32, torch.float16, torch.bfloat16)
+INDEX = (torch.int32, torch.int64)
 
 
 def cpp_name(dtype: torch.dtype) -> str:
-    """A dtype by the native library's name: "float8_e4m3"."""
-    return _NAMES.get(dtype, str(dtype).removeprefix("torch."))
+    """A dtype by the native library's name, as "float8_e4m3"."""
+    return str(dtype).removeprefix("torch.").removesuffix("fn")
 
 
 def join_or(words: Sequence[object]) -> str:
-    """"a, b or c"."""
+    """The words as "a, b or c"."""
     *first, last = map(str, words)
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def _text(tensor: torch.Tensor) -> str:
+def text_of(tensor: torch.Tensor) -> str:
+    """A tensor as "float32[2, 8, 64] on cpu"."""
     return f"{cpp_name(tensor.dtype)}{list(tensor.shape)} on {tensor.device}"
+
+
+def _tensors_of(arguments: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
+    tensors: list[tuple[str, torch.Tensor]] = []
+    for arg, value in arguments.items():
+        if isinstance(value, torch.Tensor):
+            tensors.append((arg, value))
+        elif isinstance(value, (list, tuple)):
+            entries = enumerate(value)
+            tensors += [(f"{arg}[{i}]", t) for i, t in entries if isinstance(t, torch.Tensor)]
+    return tensors
 
 
 class Checks:
@@ -41,22 +56,14 @@ class Checks:
 
     def __init__(self, op: str, arguments: Mapping[str, Any]) -> None:
         self._op = op
-        tensors: list[tuple[str, torch.Tensor]] = []
-        for arg, value in arguments.items():
-            if isinstance(value, torch.Tensor):
-                tensors.append((arg, value))
-            elif isinstance(value, (list, tuple)):
-                tensors += [
-                    (f"{arg}[{i}]", entry)
-                    for i, entry in enumerate(value)
-                    if isinstance(entry, torch.Tensor)
-                ]
+        tensors = _tensors_of(arguments)
         grad_mode = torch.is_grad_enabled()
         for arg, tensor in tensors:
+            first_arg, first = tensors[0]
             self.that(
-                tensor.device == tensors[0][1].device,
-                f"{arg} is on {tensor.device}, expected {tensors[0][1].device} (where {tensors[0][0]} "
-                "is). All tensors of a call must be on one device: move it there.",
+                tensor.device == first.device,
+                f"{arg} is on {tensor.device}, expected {first.device} (where {first_arg} is). All "
+                "tensors of a call must be on one device: move it there.",
             )
             if grad_mode and tensor.requires_grad:
                 self.unsupported(
@@ -78,118 +85,86 @@ class Checks:
         fits = tensor.dim() == len(sizes) and all(
             size is None or tensor.shape[i] == size for i, size in enumerate(sizes)
         )
-        wanted = ", ".join("any" if size is None else str(size) for size in sizes)
-        self.that(fits, f"{arg} is {_text(tensor)}, expected shape [{wanted}].")
-
-    def same_shape(
-        self, arg: str, tensor: torch.Tensor, like_arg: str, like: torch.Tensor
-    ) -> None:
-        """The shape of another tensor."""
-        self.that(
-            tensor.dim() == like.dim()
-            and all(a == b for a, b in zip(tensor.shape, like.shape, strict=True)),
-            f"{arg} is {_text(tensor)}, expected shape {list(like.shape)} (as {like_arg} has).",
-        )
+        if not fits:
+            wanted = ", ".join("any" if size is None else str(size) for size in sizes)
+            self.that(False, f"{arg} is {text_of(tensor)}, expected shape [{wanted}].")
 
     def dtype(self, arg: str, tensor: torch.Tensor, allowed: Sequence[torch.dtype]) -> None:
         """One of the dtypes."""
-        self.that(
-            tensor.dtype in allowed,
-            f"{arg} has dtype {cpp_name(tensor.dtype)}, expected "
-            f"{' or '.join(map(cpp_name, allowed))}.",
-        )
+        if tensor.dtype not in allowed:
+            names = " or ".join(map(cpp_name, allowed))
+            self.that(False, f"{arg} has dtype {cpp_name(tensor.dtype)}, expected {names}.")
 
-    def optional(
+    def tensor(
         self,
         arg: str,
         tensor: torch.Tensor | None,
         sizes: Sequence[int | None],
-        allowed: Sequence[torch.dtype] | None,
+        allowed: Sequence[torch.dtype],
     ) -> None:
-        """Shape and dtype of a tensor that may be left out."""
+        """Shape and dtype, of one that may be left out."""
         if tensor is not None:
             self.shape(arg, tensor, sizes)
-            if allowed is not None:
-                self.dtype(arg, tensor, allowed)
+            self.dtype(arg, tensor, allowed)
 
     def last_contiguous(self, arg: str, tensor: torch.Tensor) -> None:
         """Stride 1 in the last dim."""
         self.that(
             tensor.shape[-1] <= 1 or tensor.stride(-1) == 1,
-            f"{arg} has stride {tensor.stride(-1)} in its last dim, expected 1. Pass a tensor whose last "
-            "dim is contiguous.",
+            f"{arg} has stride {tensor.stride(-1)} in its last dim, expected 1. Pass a tensor "
+            "whose last dim is contiguous.",
         )
 
-    def scale(self, arg: str, tensor: torch.Tensor | None, num_heads: int) -> None:
-        """A float32 scale `[1]` or `[num_heads]`, where it is given."""
-        if tensor is None:
+    def written(self, arg: str, tensor: torch.Tensor) -> None:
+        """A place of its own for each entry."""
+        for dim in range(tensor.dim()):
+            self.that(
+                tensor.shape[dim] <= 1 or tensor.stride(dim) != 0,
+                f"{arg} is written and has stride 0 in dim {dim} of size {tensor.shape[dim]}, "
+                "expected memory of its own for each entry.",
+            )
+
+    def one_of(self, arg: str, value: str, allowed: Sequence[str]) -> None:
+        """One of the words."""
+        names = " or ".join(f"'{word}'" for word in allowed)
+        self.that(value in allowed, f"{arg} is '{value}', expected {names}.")
+
+    def scale(
+        self, arg: str, scale: torch.Tensor | None, fp8: bool, of: str, num_heads: int
+    ) -> None:
+        """A float32 scale `[1]` or `[num_heads]`, which goes with float8 and with nothing else."""
+        if not fp8:
+            self.that(
+                scale is None,
+                f"{arg} is given and {of} is not float8, so it would not be used. Leave it out.",
+            )
+            return
+        if scale is None:
+            self.that(False, f"{arg} is not given, expected float32 [1] or [{num_heads}].")
             return
         self.that(
-            tensor.dim() == 1 and (tensor.shape[0] == 1 or tensor.shape[0] == num_heads),
-            f"{arg} is {_text(tensor)}, expected float32 [1] or [{num_heads}].",
+            scale.dim() == 1 and (scale.shape[0] == 1 or scale.shape[0] == num_heads),
+            f"{arg} is {text_of(scale)}, expected float32 [1] or [{num_heads}].",
         )
-        self.dtype(arg, tensor, (torch.float32,))
+        self.dtype(arg, scale, (torch.float32,))
 
-    def kv_scales(
-        self,
-        required: bool,
-        k_scale: torch.Tensor | None,
-        v_scale: torch.Tensor | None,
-        num_heads: int,
-    ) -> None:
-        """Scales of K and V, which a float8 cache requires."""
-        for arg, tensor in (("k_scale", k_scale), ("v_scale", v_scale)):
-            self.that(
-                tensor is not None or not required,
-                f"{arg} is not given, expected float32 [1] or [{num_heads}] for float8 K and V.",
-            )
-            self.scale(arg, tensor, num_heads)
-
-    def lengths(
-        self, cu_seqlens_q: torch.Tensor, kv_lens: torch.Tensor, num_requests: int | None
-    ) -> None:
-        """`cu_seqlens_q` and `kv_lens` of as many requests."""
-        self.shape("kv_lens", kv_lens, (num_requests,))
-        self.dtype("kv_lens", kv_lens, (torch.int32,))
-        self.shape("cu_seqlens_q", cu_seqlens_q, (kv_lens.shape[0] + 1,))
-        self.dtype("cu_seqlens_q", cu_seqlens_q, (torch.int32,))
-
-    def cache(
-        self, k_cache: torch.Tensor, v_cache: torch.Tensor, num_kv_heads: int, head_dim: int
-    ) -> None:
-        """A K and a V cache alike, of these heads."""
-        self.shape("k_cache", k_cache, (None, None, num_kv_heads, head_dim))
-        self.same_shape("v_cache", v_cache, "k_cache", k_cache)
-        self.dtype("v_cache", v_cache, (k_cache.dtype,))
-
-    def stored_as(self, arg: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
-        """A pair of dtypes, given and stored, that the library converts."""
-        name = cpp_name(tensor.dtype)
-        wide = tensor.dtype in (torch.float32, torch.float16, torch.bfloat16)
-        if not wide or (dtype != tensor.dtype and dtype not in _FP8):
-            self.unsupported(f"{arg} is {name} and is to be stored as {cpp_name(dtype)}.")
+    def heads(self, q: torch.Tensor, k_arg: str, k: torch.Tensor) -> None:
+        """Query heads that are a multiple of the KV heads."""
+        num_heads, num_kv_heads = q.shape[1], k.shape[-2]
+        self.that(
+            num_kv_heads > 0 and num_heads > 0 and num_heads % num_kv_heads == 0,
+            f"q has {num_heads} heads and {k_arg} has {num_kv_heads}, expected a multiple of the "
+            "KV heads.",
+        )
 
     def head_dim(self, head_dim: int) -> None:
-        """A head dim that attention takes."""
+        """A head dim that something computes."""
         head_dims = _library.support()["head_dims"]
         if head_dim not in head_dims:
-            self.unsupported(f"head_dim is {head_dim}, expected {join_or(head_dims)}.")
+            self.unsupported(f"head_dim is {head_dim}, supported are {join_or(head_dims)}.")
 
     def page_size(self, page_size: int) -> None:
-        """A page size that attention takes."""
+        """A page size that something computes."""
         multiple = _library.support()["page_size_multiple"]
         if page_size <= 0 or page_size % multiple != 0:
-            self.unsupported(f"page size is {page_size}, expected a multiple of {multiple}.")
-
-    def attention_dtypes(self, q: torch.Tensor, kv: torch.Tensor, out: torch.Tensor) -> None:
-        """Dtypes of q, of K and V, and of out that go together."""
-        table = _library.support()["attention"]
-        row = table.get(cpp_name(q.dtype))
-        if row is None:
-            self.unsupported(f"q is {cpp_name(q.dtype)}, expected {join_or(list(table))}.")
-        for arg, tensor, allowed in (("K and V", kv, row["kv"]), ("out", out, row["out"])):
-            if cpp_name(tensor.dtype) not in allowed:
-                self.unsupported(
-                    f"{arg} {cpp_name(tensor.dtype)} with a {cpp_name(q.dtype)} q, expected "
-                    f"{join_or(allowed)}."
-                )
+            self.unsupported(f"page size is {page_size}, supported is a multiple of {multiple}.")

@@ -14,9 +14,10 @@ _UNSUPPORTED = "not supported: "
 def run(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls an operator.
 
-    Torch turns an invalid argument into ValueError by itself, and everything else into RuntimeError:
-    what the library does not support is told apart by the beginning of its text. Within torch.compile
-    the call goes to the graph as it is, and an error at run time has torch's own type.
+    Torch turns an invalid argument into ValueError by itself, and everything else into
+    RuntimeError: what the library does not support is told apart by the beginning of its text.
+    Within torch.compile the call goes to the graph as it is, and an error at run time has torch's
+    own type.
 
     Raises:
         NotImplementedError: A sound request for something that the library does not do.

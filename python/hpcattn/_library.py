@@ -22,7 +22,7 @@ _OPERATORS = (
 )
 
 
-def _import_torch() -> Any:
+def import_torch() -> Any:
     """Torch, or an ImportError that says what is needed and how to get it."""
     wanted = f"hpcattn needs torch {MIN_TORCH[0]}.{MIN_TORCH[1]} or newer"
     try:
@@ -47,8 +47,8 @@ def _find() -> Path:
         if (folder / _FILE).is_file():
             return folder / _FILE
     raise ImportError(
-        f"hpcattn: {_FILE} is in none of {', '.join(map(str, folders))}. The package was not built: "
-        "install it with pip install ."
+        f"hpcattn: {_FILE} is in none of {', '.join(map(str, folders))}. The package was not "
+        "built: install it with pip install ."
     )
 
 
@@ -62,7 +62,7 @@ def load() -> Any:
     Raises:
         ImportError: torch is missing or too old, or the package was not built.
     """
-    torch = _import_torch()
+    torch = import_torch()
     torch.ops.load_library(str(_find()))
     from hpcattn import _fake
 
@@ -75,8 +75,8 @@ def support() -> dict[str, Any]:
     """What the operators take, from the library's own table.
 
     Returns:
-        `head_dims` (list of int), `page_size_multiple` (int) and `attention`: for each dtype of q the
-        dtypes of `kv` and of `out`, by the names of C++ ("float8_e4m3").
+        `head_dims` (list of int), `page_size_multiple` (int) and `attention`: for each dtype of q
+        the dtypes of `kv` and of `out`, by the names of C++ ("float8_e4m3").
     """
     table: dict[str, Any] = json.loads(load().support())
     return table
@@ -101,8 +101,8 @@ def kernels() -> dict[str, int]:
     """Which kernels ran, since the last reset.
 
     Returns:
-        Kernel name, as "cpu/narrow/avx2" -> tasks that it computed. Kernels that computed none are left
-        out.
+        Kernel name, as "cpu/narrow/avx2" -> tasks that it computed. Kernels that computed none are
+        left out.
     """
     return {name: count for name, count in _counters().items() if "/" in name and count > 0}
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators as functions of torch tensors.
 
-They allocate what is not given and call `torch.ops.hpcattn.*`, whose outputs are arguments. All of them
-may be called within `torch.compile(fullgraph=True)`. None computes gradients: a tensor that requires grad
-is refused while grad mode is on. Tensors may have any strides, with the last dim contiguous.
+They allocate what is not given and call `torch.ops.hpcattn.*`, whose outputs are arguments. All of
+them may be called within `torch.compile(fullgraph=True)`. None computes gradients: a tensor that
+requires grad is refused while grad mode is on. Tensors may have any strides, with the last dim
+contiguous.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def _attention_out(
         out = torch.empty(q.shape, dtype=out_dtype, device=q.device)
     elif out_dtype is not None and out_dtype != out.dtype:
         raise ValueError(
-            f"attention: out has dtype {out.dtype} and out_dtype is {out_dtype}. Give one of the two."
+            f"attention: out has dtype {out.dtype} and out_dtype is {out_dtype}. Give one of the "
+            "two."
         )
     lse = None
     if return_lse:
@@ -69,17 +71,18 @@ def paged_attention(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Attention over a paged KV cache: decode, speculative rows, prefill and chunks, in one call.
 
-    A request's query tokens are the last ones of its KV tokens, which are in the cache already. Query
-    token i of n stands at position kv_len - n + i. Slots of a page past a request's length are never
-    used, whatever they hold. A row that sees no key gives 0 and an LSE of -inf (with a sink: the sink).
+    A request's query tokens are the last ones of its KV tokens, which are in the cache already.
+    Query token i of n stands at position kv_len - n + i. Slots of a page past a request's length
+    are never used, whatever they hold. A row that sees no key gives 0 and an LSE of -inf (with a
+    sink: the sink).
 
     Args:
         q: `[num_tokens, num_q_heads, head_dim]` float32, float16, bfloat16 or float8_e4m3fn.
         k_cache: `[num_pages, page_size, num_kv_heads, head_dim]`, q's dtype, float8_e4m3fn or
             float8_e5m2; the strides carry the layout.
         v_cache: As `k_cache`; its strides may differ.
-        page_table: `[num_requests, max_pages]` int32. Entries past a request's length are not read, the
-            keys of a page -1 do not exist.
+        page_table: `[num_requests, max_pages]` int32. Entries past a request's length are not read,
+            the keys of a page -1 do not exist.
         cu_seqlens_q: `[num_requests + 1]` int32, from 0, not falling.
         kv_lens: `[num_requests]` int32, the new tokens included.
         scale: Multiplies q . k, for most models `head_dim ** -0.5`.
@@ -88,23 +91,26 @@ def paged_attention(
         softcap: Scores become `softcap * tanh(score / softcap)`; 0: they do not.
         alibi_slopes: `[num_q_heads]` float32.
         sinks: `[num_q_heads]` float32, float16 or bfloat16; logits without a value.
-        q_scale: float32 `[1]` or `[num_tokens, num_q_heads]`, for a float8 q.
-        k_scale: float32 `[1]` or `[num_kv_heads]`: real K = stored K * k_scale.
+        q_scale: float32 `[1]` or `[num_tokens, num_q_heads]`; required for a float8 q, and for it
+            alone.
+        k_scale: float32 `[1]` or `[num_kv_heads]`, above 0; required for float8 K and V, and for
+            them alone: real K = stored K * k_scale.
         v_scale: As `k_scale`, for V.
-        out_scale: float32 `[1]`, for a float8 out: stored = out / out_scale, saturated.
+        out_scale: float32 `[1]`; required for a float8 out: stored = out / out_scale, saturated.
         out: `[num_tokens, num_q_heads, head_dim]` to write to; None: a new tensor.
-        out_dtype: Of a new `out`. None: q's; for a float8 q bfloat16; with `out_scale` float8_e4m3fn.
+        out_dtype: Of a new `out`. None: q's; for a float8 q bfloat16; with `out_scale`
+            float8_e4m3fn.
         return_lse: Whether to return the natural log of each row's denominator.
         plan: From `plan_attention` for this group and batch; None: made in the call.
 
     Returns:
-        `out`; with `return_lse` also the LSE `[num_tokens, num_q_heads]` float32. Rows past the end of
-        `cu_seqlens_q` are 0 and -inf.
+        `out`; with `return_lse` also the LSE `[num_tokens, num_q_heads]` float32. Rows past the end
+        of `cu_seqlens_q` are 0 and -inf.
 
     Raises:
         ValueError: Shapes, dtypes, devices or values contradict the above. Nothing was written.
-        NotImplementedError: A head dim, page size or pair of dtypes that nothing computes, or a tensor
-            that requires grad while grad mode is on. Nothing was written.
+        NotImplementedError: A head dim, page size or pair of dtypes that nothing computes, or a
+            tensor that requires grad while grad mode is on. Nothing was written.
     """
     out, lse = _attention_out(q, out, out_dtype, out_scale, return_lse)
     run(
@@ -223,7 +229,8 @@ def merge_partials(
         partials: Each `[num_tokens, num_heads, head_dim]` float32, float16 or bfloat16, alike.
         lses: Each `[num_tokens, num_heads]` float32, natural log; a partial with -inf counts for
             nothing, whatever its output holds.
-        out: Where to write, of the partials' dtype or float32; may be one of them. None: a new tensor.
+        out: Where to write, of the partials' dtype or float32; may be one of them. None: a new
+            tensor.
 
     Returns:
         The merged output and its LSE; 0 and -inf where every partial has -inf. The order of the
@@ -261,20 +268,18 @@ def store_kv(
         k_cache: `[num_pages, page_size, num_kv_heads, head_dim]` of k's dtype, float8_e4m3fn or
             float8_e5m2; any strides.
         v_cache: As `k_cache`.
-        slot_mapping: `[num_tokens]` int32 or int64: page * page_size + place; -1 is not written. May be
-            shorter than `k`, whose last tokens are padding then.
-        k_scale: float32 `[1]` or `[num_kv_heads]`, above 0; required for a float8 cache, which stores
-            `saturate(k / k_scale)`.
+        slot_mapping: `[num_tokens]` int32 or int64: page * page_size + place; -1 is not written.
+            May be shorter than `k`, whose last tokens are padding then.
+        k_scale: float32 `[1]` or `[num_kv_heads]`, above 0; required for a float8 cache, which
+            stores `saturate(k / k_scale)`.
         v_scale: As `k_scale`, for V.
 
     Raises:
         ValueError: Shapes, dtypes, devices, or a slot outside of the cache. Nothing was written.
-        NotImplementedError: Dtypes that nothing converts, or a tensor that requires grad while grad mode
-            is on. Nothing was written.
+        NotImplementedError: Dtypes that nothing converts, or a tensor that requires grad while grad
+            mode is on. Nothing was written.
     """
-    run(
-        _ops.store_kv, k, v, k_cache, v_cache, slot_mapping, k_scale=k_scale, v_scale=v_scale
-    )
+    run(_ops.store_kv, k, v, k_cache, v_cache, slot_mapping, k_scale=k_scale, v_scale=v_scale)
 
 
 def rope_norm_store_kv(
@@ -312,11 +317,11 @@ def rope_norm_store_kv(
         q: `[num_tokens, num_q_heads, head_dim]` float32, float16 or bfloat16; may be a view of qkv.
         k: `[num_tokens, num_kv_heads, head_dim]`, q's dtype.
         v: As `k`.
-        cos_sin: `[max_position, rotary_dim]` float32, float16 or bfloat16: a first half of cosines, a
-            second of sines. Dims past `rotary_dim` pass through.
+        cos_sin: `[max_position, rotary_dim]` float32, float16 or bfloat16: a first half of cosines,
+            a second of sines. Dims past `rotary_dim` pass through.
         style: How dims pair: "neox" (i, i + rotary_dim / 2) or "interleaved" (2i, 2i + 1).
-        positions: `[num_tokens]`, or `[3, num_tokens]` with `mrope_section`; int32 or int64. None: from
-            `cu_seqlens_q` and `kv_lens`.
+        positions: `[num_tokens]`, or `[3, num_tokens]` with `mrope_section`; int32 or int64. None:
+            from `cu_seqlens_q` and `kv_lens`.
         mrope_section: Three counts of pairs that follow each of the three positions.
         cu_seqlens_q: `[num_requests + 1]` int32; needed unless positions and slots are given.
         kv_lens: `[num_requests]` int32, the new tokens included; likewise.
@@ -341,19 +346,20 @@ def rope_norm_store_kv(
         norm_eps: Required with a norm.
 
     Returns:
-        `out_q`, and its scales `[num_tokens, num_q_heads]` float32 where they were computed, else None.
+        `out_q`, and its scales `[num_tokens, num_q_heads]` float32 where they were computed, else
+        None.
 
     Raises:
         ValueError: Shapes, dtypes, devices or values contradict the above. Nothing was written.
-        NotImplementedError: Something that nothing computes, or a tensor that requires grad while grad
-            mode is on. Nothing was written.
+        NotImplementedError: Something that nothing computes, or a tensor that requires grad while
+            grad mode is on. Nothing was written.
     """
     if out_q is None:
         out_q = torch.empty(q.shape, dtype=out_q_dtype or q.dtype, device=q.device)
     elif out_q_dtype is not None and out_q_dtype != out_q.dtype:
         raise ValueError(
-            f"rope_norm_store_kv: out_q has dtype {out_q.dtype} and out_q_dtype is {out_q_dtype}. Give "
-            "one of the two."
+            f"rope_norm_store_kv: out_q has dtype {out_q.dtype} and out_q_dtype is {out_q_dtype}. "
+            "Give one of the two."
         )
     out_q_scale = None
     if out_q.dtype == torch.float8_e4m3fn and q_scale is None:

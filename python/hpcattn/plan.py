@@ -57,8 +57,8 @@ class AttentionGroup:
         """
         if q.dim() != 3 or k.dim() not in (3, 4):
             raise ValueError(
-                f"AttentionGroup.of: q has rank {q.dim()} and k rank {k.dim()}, expected 3 for q, and "
-                "4 (a cache) or 3 (packed) for k."
+                f"AttentionGroup.of: q has rank {q.dim()} and k rank {k.dim()}, expected 3 for q, "
+                "and 4 (a cache) or 3 (packed) for k."
             )
         return cls(
             num_q_heads=q.size(1),
@@ -123,11 +123,12 @@ def plan_attention(
     Args:
         group: The layers that it serves; a call of another group refuses the plan.
         cu_seqlens_q: `[num_requests + 1]` int32; starts at 0 and does not fall.
-        kv_lens: `[num_requests]` int32, the new tokens included. For packed attention: the differences
-            of `cu_seqlens_k`.
-        fixed_split: KV tokens of a split, a multiple of 64, whatever the batch; makes a request's bits
-            independent of the batch around it. 0: as balances best.
-        plan: A contiguous int32 tensor of `plan_words` words to overwrite, so that its address stays;
+        kv_lens: `[num_requests]` int32, the new tokens included. For packed attention: the
+            differences of `cu_seqlens_k`.
+        fixed_split: KV tokens of a split, a multiple of 64, whatever the batch; makes a request's
+            bits independent of the batch around it. 0: as balances best.
+        plan: A contiguous int32 tensor of `plan_words` words to overwrite, so that its address
+            stays;
             None: a new one that fits this batch.
 
     Returns:
@@ -142,7 +143,7 @@ def plan_attention(
             group,
             max_requests=kv_lens.numel(),
             max_tokens=int(cu_seqlens_q[-1]) if cu_seqlens_q.numel() else 0,
-            max_kv_len=int(kv_lens.max()) if fixed_split and kv_lens.numel() else 0,
+            max_kv_len=max(1, int(kv_lens.max())) if kv_lens.numel() else 1,
             fixed_split=fixed_split,
         )
         plan = torch.empty(words, dtype=torch.int32, device=kv_lens.device)
@@ -164,8 +165,9 @@ def plan_summary(plan: torch.Tensor) -> dict[str, Any]:
         plan: Made by `plan_attention`.
 
     Returns:
-        `group` (a dict as `AttentionGroup`, dtypes by name), `num_requests`, `num_tokens`, `num_tasks`,
-        `num_partials`, `num_combines`, and `longest_task` and `total_work` in (row, KV token) pairs.
+        `group` (a dict as `AttentionGroup`, dtypes by name), `num_requests`, `num_tokens`,
+        `num_tasks`, `num_partials`, `num_combines`, and `longest_task` and `total_work` in (row, KV
+        token) pairs.
 
     Raises:
         ValueError: The tensor holds no plan.

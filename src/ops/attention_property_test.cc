@@ -120,7 +120,7 @@ TEST(AttentionProperty, AnySplitIsWithinToleranceOfTheReference) {
       EXPECT_TRUE(plan.words.surroundings_intact()) << label;
     }
   }
-  EXPECT_GT(num_partials, 1000);
+  EXPECT_GT(num_partials, 300);  // splits did happen
 }
 
 TEST(AttentionProperty, AWindowLongerThanTheSequenceEqualsNone) {

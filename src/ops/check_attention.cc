@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/ops/check_attention.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string_view>
 
@@ -171,7 +173,9 @@ void check_pages(const PagedAttentionArgs& args) {
   const std::int64_t page_size = args.k_cache.size(1);
   const std::int64_t num_pages = args.k_cache.size(0);
   const std::int64_t capacity = args.page_table.size(1) * page_size;
-  const plan::Mask mask{.causal = args.options.causal, .window = args.options.window.value_or(0)};
+  // Clamped as group_of does: plan::visible adds the window to a position.
+  const std::int64_t window = std::min<std::int64_t>(args.options.window.value_or(0), INT32_MAX);
+  const plan::Mask mask{.causal = args.options.causal, .window = window};
   for (std::int64_t i = 0; i < args.kv_lens.size(0); ++i) {
     const std::int64_t kv_len = index_at(args.kv_lens, i);
     check(kv_len >= 0, kOp, ": kv_lens[", i, "] is ", kv_len, ", expected 0 or more.");

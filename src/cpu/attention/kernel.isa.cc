@@ -70,31 +70,65 @@ void widen(const TaskInput& in, const std::byte* const (&rows)[kTileKv], int num
   }
 }
 
+/// Keys of a tile.
+struct KeySpan {
+  int first = 0;
+  int count = 0;
+};
+
 template <KvType kType, int kRows, int kDimVecs>
-HPCATTN_INLINE int accumulate_dims(const TaskInput& in, ProbabilityStrides strides,
-                                   const KvTile& tile, const std::byte* const* next, int row,
+HPCATTN_INLINE int accumulate_dims(const TaskInput& in, ProbabilityStrides strides, int row,
+                                   KeySpan keys, const KvTile& tile, const std::byte* const* next,
                                    int dim, Scratch& s) {
   for (; dim + kDimVecs * kLanes <= in.head_dim; dim += kDimVecs * kLanes) {
-    accumulate_block<kType, kRows, kDimVecs>(s.p + row * strides.row, strides, tile.num_keys,
-                                             tile.v, next, dim, s.rescale + row,
-                                             s.o + row * in.head_dim, in.head_dim);
+    accumulate_block<kType, kRows, kDimVecs>(s.p + row * strides.row + keys.first * strides.key,
+                                             strides, keys.count, tile.v + keys.first, next, dim,
+                                             s.rescale + row, s.o + row * in.head_dim, in.head_dim);
   }
   if constexpr (kDimVecs > 1) {
-    dim = accumulate_dims<kType, kRows, kDimVecs / 2>(in, strides, tile, next, row, dim, s);
+    dim = accumulate_dims<kType, kRows, kDimVecs / 2>(in, strides, row, keys, tile, next, dim, s);
   }
   return dim;
 }
 
 /// o = rescale * o + P V, over the rows in blocks of kRows, then of fewer.
 template <KvType kType, int kRows>
-void accumulate(const TaskInput& in, ProbabilityStrides strides, RowSpan rows, const KvTile& tile,
-                const std::byte* const* next, Scratch& s) {
+void accumulate(const TaskInput& in, ProbabilityStrides strides, RowSpan rows, KeySpan keys,
+                const KvTile& tile, const std::byte* const* next, Scratch& s) {
   for (; rows.count >= kRows; rows.first += kRows, rows.count -= kRows) {
-    accumulate_dims<kType, kRows, kPvDimVecs>(in, strides, tile, next, rows.first, 0, s);
+    accumulate_dims<kType, kRows, kPvDimVecs>(in, strides, rows.first, keys, tile, next, 0, s);
   }
   if constexpr (kRows > 1) {
-    if (rows.count > 0) accumulate<kType, kRows - 1>(in, strides, rows, tile, next, s);
+    if (rows.count > 0) accumulate<kType, kRows - 1>(in, strides, rows, keys, tile, next, s);
   }
+}
+
+/// The same for a tile that some rows see in part and that holds an infinity or a NaN: each row by
+/// itself, over the keys that it sees, since 0 times those is not 0.
+template <KvType kType>
+void accumulate_seen(const TaskInput& in, ProbabilityStrides strides, RowSpan rows,
+                     const KvTile& tile, Scratch& s) {
+  for (int row = rows.first; row < rows.first + rows.count; ++row) {
+    const auto within = [&](std::int64_t key) {
+      const std::int64_t local = key - tile.first_key;
+      return static_cast<int>(local < 0 ? 0 : local > tile.num_keys ? tile.num_keys : local);
+    };
+    const int first = within(s.see_begin[row]);
+    const int end = within(s.see_end[row]);
+    const KeySpan keys{first, end > first ? end - first : 0};
+    accumulate<kType, 1>(in, strides, {row, 1}, keys, tile, nullptr, s);
+  }
+}
+
+template <KvType kType>
+bool all_values_finite(const TaskInput& in, const KvTile& tile) {
+  Vec zeros = {};
+  for (int key = 0; key < tile.num_keys; ++key) {
+    for (int dim = 0; dim < in.head_dim; dim += kLanes) {
+      zeros += load_as_float<kType>(tile.v[key], dim) * 0.0F;
+    }
+  }
+  return sum_of_lanes(zeros) == 0.0F;
 }
 
 void prepare_rows(const TaskInput& in, Scratch& s) {
@@ -161,7 +195,11 @@ void step(const TaskInput& in, RowSpan rows, const KvTile& tile, const KvTile& n
   Layout::template compute_scores<kType>(in, rows, tile, next, s);
   finish_scores<Layout>(in, rows, tile, seen, s);
   Layout::softmax(rows, tile, s);
-  accumulate<kType, kPvRows>(in, Layout::kStrides, rows, tile,
+  if (!seen.holds(tile) && !all_values_finite<kType>(in, tile)) {
+    accumulate_seen<kType>(in, Layout::kStrides, rows, tile, s);
+    return;
+  }
+  accumulate<kType, kPvRows>(in, Layout::kStrides, rows, {0, tile.num_keys}, tile,
                              Layout::kReadsInPlace ? next.v : nullptr, s);
 }
 

@@ -35,7 +35,7 @@ double norm_factor(double sum_squares, std::int64_t count, double eps) {
 }
 
 /// The scale that brings `amax` to `upper_max`, as the float32 that is handed out. Held within the
-/// normal numbers, so that its inverse is finite.
+/// normal numbers: never 0, never infinite.
 float dynamic_scale(double amax, double upper_max) {
   if (amax == 0.0) return 1.0F;
   return static_cast<float>(std::clamp(amax / upper_max,
@@ -54,8 +54,8 @@ struct Prologue {
   std::int64_t rotary_dim;
   std::vector<double> q_weight;
   std::vector<double> k_weight;
-  std::vector<double> k_factors;
-  std::vector<double> v_factors;
+  std::vector<double> k_scales;
+  std::vector<double> v_scales;
 
   Prologue(const RopeNormStoreKvArgs& call, const TokenPlaces& tokens)
       : args(call),
@@ -67,8 +67,8 @@ struct Prologue {
         rotary_dim(call.cos_sin.size(1)),
         q_weight(weights_of(call.q_norm_weight)),
         k_weight(weights_of(call.k_norm_weight)),
-        k_factors(store_factors(call.k_scale, num_kv_heads)),
-        v_factors(store_factors(call.v_scale, num_kv_heads)) {}
+        k_scales(scales_of_heads(call.k_scale, num_kv_heads)),
+        v_scales(scales_of_heads(call.v_scale, num_kv_heads)) {}
 };
 
 /// What one thread needs to work on tokens, one after the other.
@@ -162,20 +162,20 @@ class TokenWorker {
     const double factor = token_factor(args_.q, token);
     for (std::int64_t head = 0; head < p_.num_q_heads; ++head) {
       transform(args_.q, token, head, p_.q_weight, factor);
-      ops_.store(row_.data(), query_store_factor(token, head), p_.head_dim,
+      ops_.store(row_.data(), scale_of_query(token, head), p_.head_dim,
                  row_address(args_.out_q, token, head), args_.out_q.dtype());
     }
   }
 
-  /// 1 / scale of the q head in row_; hands the scale out where the caller asks for it.
-  double query_store_factor(std::int64_t token, std::int64_t head) {
+  /// The scale of the q head in row_; hands the scale out where the caller asks for it.
+  double scale_of_query(std::int64_t token, std::int64_t head) {
     if (!is_fp8(args_.out_q.dtype())) return 1.0;
     const float scale =
         args_.q_scale.defined()
             ? args_.q_scale.data_as<const float>()[0]
             : dynamic_scale(ops_.max_abs(row_.data(), p_.head_dim), args_.upper_max);
     if (args_.out_q_scale.defined()) q_scale_at(token, head) = scale;
-    return 1.0 / static_cast<double>(scale);
+    return static_cast<double>(scale);
   }
 
   float& q_scale_at(std::int64_t token, std::int64_t head) {
@@ -186,11 +186,9 @@ class TokenWorker {
     const double factor = token_factor(args_.k, token);
     for (std::int64_t head = 0; head < p_.num_kv_heads; ++head) {
       transform(args_.k, token, head, p_.k_weight, factor);
-      const double store_factor = p_.k_factors[static_cast<std::size_t>(head)];
-      // Only fp8 is scaled. A cache of fp8 may go with an out_k of q's dtype, and the other way
-      // round.
+      const double scale = p_.k_scales[static_cast<std::size_t>(head)];
       const auto store = [&](char* target, DType dtype) {
-        ops_.store(row_.data(), is_fp8(dtype) ? store_factor : 1.0, p_.head_dim, target, dtype);
+        ops_.store(row_.data(), scale, p_.head_dim, target, dtype);
       };
       if (slot != kNoSlot) store(CachePlace(args_.k_cache, slot).head(head), args_.k_cache.dtype());
       if (args_.out_k.defined()) store(row_address(args_.out_k, token, head), args_.out_k.dtype());
@@ -207,7 +205,7 @@ class TokenWorker {
           return;
         }
         ops_.load(input, args_.v.dtype(), p_.head_dim, row_.data());
-        ops_.store(row_.data(), p_.v_factors[static_cast<std::size_t>(head)], p_.head_dim, target,
+        ops_.store(row_.data(), p_.v_scales[static_cast<std::size_t>(head)], p_.head_dim, target,
                    dtype);
       };
       if (slot != kNoSlot) store(CachePlace(args_.v_cache, slot).head(head), args_.v_cache.dtype());

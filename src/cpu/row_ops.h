@@ -23,8 +23,9 @@ struct RowOps {
   /// x[i] = row[i]; float32, float16 or bfloat16.
   void (*load)(const void* row, DType dtype, std::int64_t n, double* x);
 
-  /// row[i] = x[i] * factor, rounded to nearest even; fp8 saturates.
-  void (*store)(const double* x, double factor, std::int64_t n, void* row, DType dtype);
+  /// row[i] = x[i], rounded once to nearest even (numbers below float32's normal ones: within an
+  /// ulp); fp8 alone: x[i] / scale, saturated.
+  void (*store)(const double* x, double scale, std::int64_t n, void* row, DType dtype);
 
   double (*sum_squares)(const double* x, std::int64_t n);
 

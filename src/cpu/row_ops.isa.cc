@@ -16,6 +16,16 @@ constexpr int kHalfLanes = kLanes / 2;
 typedef float HalfVec __attribute__((vector_size(kHalfLanes * 4)));
 typedef double DoubleVec __attribute__((vector_size(kHalfLanes * 8)));
 
+typedef std::int64_t LongVec __attribute__((vector_size(kHalfLanes * 8)));
+
+/// Cut to 24 bits, of which the last is set where anything was cut: rounded to odd. A second
+/// rounding, to fewer bits, then gives what one rounding gives, ties included.
+HPCATTN_INLINE DoubleVec round_to_odd(DoubleVec value) {
+  constexpr std::int64_t kCut = (std::int64_t{1} << 29) - 1;
+  const auto bits = (LongVec)value;
+  return (DoubleVec)((bits | ((bits & kCut) + kCut)) & ~kCut);
+}
+
 HPCATTN_INLINE Vec join(HalfVec low, HalfVec high) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_insertf32x8(_mm512_castps256_ps512((__m256)low), (__m256)high, 1);
@@ -68,12 +78,14 @@ HPCATTN_INLINE UintVec encode_narrow(Vec value) {
 
 struct Float32 {
   using Codes = Vec;
+  static constexpr bool kHasFloatsBits = true;
   HPCATTN_INLINE static Vec decode(Codes codes) { return codes; }
   HPCATTN_INLINE static Codes encode(Vec value) { return value; }
 };
 
 struct BFloat16 {
   using Codes = ShortVec;
+  static constexpr bool kHasFloatsBits = false;
   HPCATTN_INLINE static Vec decode(Codes codes) {
     return (Vec)(__builtin_convertvector(codes, UintVec) << 16);
   }
@@ -82,6 +94,7 @@ struct BFloat16 {
 
 struct Float16 {
   using Codes = ShortVec;
+  static constexpr bool kHasFloatsBits = false;
   HPCATTN_INLINE static Vec decode(Codes codes) { return half_to_float(codes); }
   HPCATTN_INLINE static Codes encode(Vec value) {
 #if defined(__AVX2__)
@@ -94,6 +107,7 @@ struct Float16 {
 
 struct Float8E4M3 {
   using Codes = ByteVec;
+  static constexpr bool kHasFloatsBits = false;
   HPCATTN_INLINE static Codes encode(Vec value) {
     return narrow_to_bytes(encode_narrow<4, 3, 0x7e, 0x7f>(value));
   }
@@ -101,6 +115,7 @@ struct Float8E4M3 {
 
 struct Float8E5M2 {
   using Codes = ByteVec;
+  static constexpr bool kHasFloatsBits = false;
   HPCATTN_INLINE static Codes encode(Vec value) {
     return narrow_to_bytes(encode_narrow<5, 2, 0x7b, 0x7e>(value));
   }
@@ -136,14 +151,17 @@ HPCATTN_INLINE void load_as(const void* row, int64_t n, double* x) {
 }
 
 template <typename Format>
-HPCATTN_INLINE void store_as(const double* x, double factor, int64_t n, void* row) {
+HPCATTN_INLINE void store_as(const double* x, double scale, int64_t n, void* row) {
   char* to = static_cast<char*>(row);
   int64_t i = 0;
-  const auto encode_of = [factor](const double* from) {
-    const DoubleVec low = load_bits<DoubleVec>(from) * factor;
-    const DoubleVec high = load_bits<DoubleVec>(from + kHalfLanes) * factor;
-    return Format::encode(
-        join(__builtin_convertvector(low, HalfVec), __builtin_convertvector(high, HalfVec)));
+  const auto to_floats = [scale](const double* from) {
+    auto value = load_bits<DoubleVec>(from);
+    // A division, since a product with 1 / scale is off by an ulp where the quotient is a tie.
+    if constexpr (sizeof(typename Format::Codes) == sizeof(ByteVec)) value /= scale;
+    return __builtin_convertvector(Format::kHasFloatsBits ? value : round_to_odd(value), HalfVec);
+  };
+  const auto encode_of = [to_floats](const double* from) {
+    return Format::encode(join(to_floats(from), to_floats(from + kHalfLanes)));
   };
   for (; i + kLanes <= n; i += kLanes) {
     const auto codes = encode_of(x + i);
@@ -163,13 +181,13 @@ void load_row_of(const void* row, DType dtype, int64_t n, double* x) {
   load_as<Float32>(row, n, x);
 }
 
-void store_row_of(const double* x, double factor, int64_t n, void* row, DType dtype) {
+void store_row_of(const double* x, double scale, int64_t n, void* row, DType dtype) {
   switch (dtype) {
-    case DType::kBFloat16: return store_as<BFloat16>(x, factor, n, row);
-    case DType::kFloat16: return store_as<Float16>(x, factor, n, row);
-    case DType::kFloat8E4M3: return store_as<Float8E4M3>(x, factor, n, row);
-    case DType::kFloat8E5M2: return store_as<Float8E5M2>(x, factor, n, row);
-    default: return store_as<Float32>(x, factor, n, row);
+    case DType::kBFloat16: return store_as<BFloat16>(x, scale, n, row);
+    case DType::kFloat16: return store_as<Float16>(x, scale, n, row);
+    case DType::kFloat8E4M3: return store_as<Float8E4M3>(x, scale, n, row);
+    case DType::kFloat8E5M2: return store_as<Float8E5M2>(x, scale, n, row);
+    default: return store_as<Float32>(x, scale, n, row);
   }
 }
 

@@ -14,12 +14,12 @@ namespace {
 struct Side {
   const Tensor& input;
   const Tensor& cache;
-  std::vector<double> factors;
+  std::vector<double> scales;
   bool same_bits;      // nothing but bytes to move
   bool heads_in_line;  // and all heads of a token in one piece
 
   Side(const Tensor& rows, const Tensor& pages, const Tensor& scale)
-      : input(rows), cache(pages), factors(store_factors(scale, rows.size(1))) {
+      : input(rows), cache(pages), scales(scales_of_heads(scale, rows.size(1))) {
     same_bits = input.dtype() == cache.dtype();
     heads_in_line = input.stride(1) == input.size(2) && cache.stride(2) == cache.size(3);
   }
@@ -42,7 +42,7 @@ struct Side {
         continue;
       }
       ops.load(row_address(input, token, head), input.dtype(), head_dim, row);
-      ops.store(row, factors[static_cast<std::size_t>(head)], head_dim, place.head(head),
+      ops.store(row, scales[static_cast<std::size_t>(head)], head_dim, place.head(head),
                 cache.dtype());
     }
   }
@@ -50,14 +50,14 @@ struct Side {
 
 }  // namespace
 
-std::vector<double> store_factors(const Tensor& scale, std::int64_t num_heads) {
-  std::vector<double> factors(static_cast<std::size_t>(num_heads), 1.0);
-  if (!scale.defined()) return factors;
-  for (std::size_t head = 0; head < factors.size(); ++head) {
+std::vector<double> scales_of_heads(const Tensor& scale, std::int64_t num_heads) {
+  std::vector<double> scales(static_cast<std::size_t>(num_heads), 1.0);
+  if (!scale.defined()) return scales;
+  for (std::size_t head = 0; head < scales.size(); ++head) {
     const std::int64_t at = scale.size(0) == 1 ? 0 : static_cast<std::int64_t>(head);
-    factors[head] = 1.0 / static_cast<double>(scale.data_as<const float>()[at * scale.stride(0)]);
+    scales[head] = static_cast<double>(scale.data_as<const float>()[at * scale.stride(0)]);
   }
-  return factors;
+  return scales;
 }
 
 char* row_address(const Tensor& tensor, std::int64_t i, std::int64_t j) {

@@ -15,9 +15,8 @@ namespace hpcattn::cpu {
 /// A token that is not written.
 inline constexpr std::int64_t kNoSlot = -1;
 
-/// Factors that make stored K or V out of real ones, 1 / scale for each head; 1 where no scale is
-/// given.
-std::vector<double> store_factors(const Tensor& scale, std::int64_t num_heads);
+/// The scale of each head; 1 where none is given.
+std::vector<double> scales_of_heads(const Tensor& scale, std::int64_t num_heads);
 
 /// Address of entry [i, j] (rank 3 tensors: of its rows).
 char* row_address(const Tensor& tensor, std::int64_t i, std::int64_t j);

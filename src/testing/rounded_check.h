@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Judging numbers that were computed exactly enough to be "the right value, rounded once".
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "hpcattn/tensor.h"
+
+namespace hpcattn::testkit {
+
+/// Collects elements. Each must be within one ulp of its float64 value rounded to the dtype, and
+/// all but two, or one in 100,000, must be that value: a second rounding on the way would show in more.
+class RoundedCheck {
+ public:
+  explicit RoundedCheck(std::string label) : label_(std::move(label)) {}
+
+  void add(const Tensor& got, std::initializer_list<std::int64_t> index, double want);
+
+  /// "" when all is well, else how many are wrong and the worst of them.
+  std::string failure() const;
+
+ private:
+  std::string label_;
+  std::string worst_;
+  std::int64_t worst_ulps_ = 0;
+  std::int64_t num_elements_ = 0;
+  std::int64_t num_unlike_ = 0;
+};
+
+/// How many numbers of the dtype lie between two codes; 0 for two NaN, very many for NaN and a
+/// number.
+std::int64_t ulps_between(std::uint32_t a, std::uint32_t b, DType dtype);
+
+/// The bits of element [index...] of a float tensor.
+std::uint32_t code_at(const Tensor& tensor, std::initializer_list<std::int64_t> index);
+
+}  // namespace hpcattn::testkit

@@ -19,7 +19,7 @@ inline constexpr std::int64_t kTileKv = 64;
 
 /// Up to this many rows of a KV head are computed with the head dim along the lanes, and some KV
 /// heads are then taken by one task: it reads whole tokens of a page, as they lie.
-inline constexpr std::int64_t kNarrowRows = 8;
+inline constexpr std::int64_t kNarrowRows = 24;
 
 /// A share of the work: some rows of each of some KV heads of a request, over a KV range.
 struct Task {

@@ -15,7 +15,7 @@ inline constexpr int kTileKv = 64;
 inline constexpr int kMaxHeadDim = 256;
 
 /// Up to this many rows of a head a task takes the narrow kernel, whose lanes are the head dim.
-inline constexpr int kNarrowRows = 8;
+inline constexpr int kNarrowRows = 24;
 
 /// How K and V, and q, are stored.
 enum class KvType : int { kFloat32, kFloat16, kBFloat16, kFloat8E4M3, kFloat8E5M2 };

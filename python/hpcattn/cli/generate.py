@@ -242,7 +242,7 @@ def _print_summary(document: dict[str, Any], err: Console) -> None:
     err.print(
         f"{document['new_tokens']} tokens in {document['seconds']:.2f} s:"
         f" {document['tokens_per_second']:.1f} tokens/s"
-        f" ({document['threads']} threads, {document['dtype']})"
+        f" (threads: {document['threads']}, {document['dtype']})"
     )
     err.print(
         f"pages used: {document['peak_pages']} of {document['num_pages']},"

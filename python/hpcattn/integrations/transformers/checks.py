@@ -22,7 +22,7 @@ _CHANGES_SCORES = (
 
 
 def layer_name(module: nn.Module) -> str:
-    """ "LlamaAttention of layer 3": who asks, for messages."""
+    """Who asks, for messages: "LlamaAttention of layer 3"."""
     layer = getattr(module, "layer_idx", None)
     return type(module).__name__ + ("" if layer is None else f" of layer {layer}")
 

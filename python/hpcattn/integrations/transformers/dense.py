@@ -160,7 +160,7 @@ def _token_views(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, int]:
 
 
 def _row_tokens(x: Tensor) -> int | None:
-    """Tokens from one batch row of [batch, heads, tokens, head_dim] to the next, if a whole number."""
+    """Tokens from one row of [batch, heads, tokens, head_dim] to the next; None for a fraction."""
     batch, _, tokens, _ = x.shape
     if x.stride(3) != 1:
         return None
@@ -201,8 +201,8 @@ def _requests(
         return _packed_sequences(meaning.sequence_ids, row_tokens, device)
     if (batch - 1) * row_tokens + kv_len > _INT32_MAX:
         raise ValueError(
-            f"hpcattn: {layer_name(module)} has {batch} rows of {row_tokens} tokens, expected at most"
-            f" {_INT32_MAX} tokens in all. Use a smaller batch."
+            f"hpcattn: {layer_name(module)} has {batch} rows of {row_tokens} tokens, expected at"
+            f" most {_INT32_MAX} tokens in all. Use a smaller batch."
         )
     starts, ends = _existing(module, meaning, mask, batch, kv_len)
     q_lens: list[int] = []
@@ -236,9 +236,9 @@ def _existing(
     if not torch.equal(inside, exist):
         row = int((inside != exist).any(dim=1).int().argmax())
         raise NotImplementedError(
-            f"hpcattn: {layer_name(module)} got an attention_mask with padding between the tokens of"
-            f" batch row {row}, expected it before or after them. Pad on the left, as generate()"
-            " does with padding_side='left'."
+            f"hpcattn: {layer_name(module)} got an attention_mask with padding between the tokens"
+            f" of batch row {row}, expected it before or after them. Pad on the left, as a"
+            " tokenizer does with padding_side='left'."
         )
     return starts.tolist(), (starts + counts).tolist()
 

@@ -128,6 +128,7 @@ def _closure(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _unsupported(what: str) -> NotImplementedError:
     return NotImplementedError(
-        f"hpcattn: the model's mask is made by {what}, expected causal, sliding-window, bidirectional"
-        ' or packed-sequence masks. Use attn_implementation="sdpa" or "eager" for this model.'
+        f"hpcattn: the model's mask is made by {what}, expected causal, sliding-window,"
+        ' bidirectional or packed-sequence masks. Use attn_implementation="sdpa" or "eager" for'
+        " this model."
     )

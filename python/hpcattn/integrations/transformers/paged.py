@@ -7,9 +7,9 @@ write (write_index). New K and V are written with store_kv, pages are read where
 
 A sliding-window group keeps the last `window` tokens of a request in a ring over its pages. A step
 of one token writes into the ring and reads all of it: every token there is in the window, and the
-order of KV tokens does not matter to attention. A prompt's first chunk needs no cache at all. Only a
-later chunk of several tokens overwrites what its own first tokens must still see; its at most
-`window - 1` cached tokens are copied out before they are overwritten, as the ring leaves no choice.
+order of KV tokens does not matter to attention. A prompt's first chunk needs no cache at all. Only
+a later chunk of several tokens overwrites what its own first tokens must still see; its at most
+`window - 1` cached tokens are copied out before that, as the ring leaves no choice.
 """
 
 from typing import Any
@@ -71,8 +71,9 @@ def paged_cache_attention(
             " generate() and plain forward passes."
         )
     _refuse_outside_contract(module, cache, attention_mask, sliding_window, is_causal, kwargs)
-    step = step_of(cache, module.layer_idx, kwargs)
-    _, index_in_group = cache.layer_index_to_group_indices[module.layer_idx]
+    layer_idx = _layer_idx(module)
+    step = step_of(cache, layer_idx, kwargs)
+    _, index_in_group = cache.layer_index_to_group_indices[layer_idx]
     layer = _Layer(
         q=_packed(query),
         k=_packed(key),
@@ -119,7 +120,7 @@ def _refuse_outside_contract(
             " of 8. Pass ContinuousBatchingConfig(block_size=16)."
         )
     # The cache writes 1 for a layer without a window.
-    kept = cache.sliding_windows[module.layer_idx]
+    kept = cache.sliding_windows[_layer_idx(module)]
     if sliding_window is not None and sliding_window != kept:
         raise ValueError(
             f"hpcattn: {who} has a window of {sliding_window} tokens, but its cache keeps"
@@ -214,6 +215,12 @@ class _Layer:
         both[step.new_places] = new[:num_new]
         both[step.cached_places] = pages.flatten(0, 1)[step.cached_slots]
         return both
+
+
+def _layer_idx(module: nn.Module) -> int:
+    index = module.layer_idx
+    assert isinstance(index, int)
+    return index
 
 
 def _packed(x: Tensor) -> Tensor:

@@ -170,7 +170,7 @@ def _make_ring(
 
 
 def _add_cached(step: RingStep, q_lens: list[int], kv_lens: list[int], read_index: Tensor) -> None:
-    """Lays out the K that requests of several tokens read: each one's cached tokens, then its new."""
+    """Lays out the K that requests of several tokens read: each one's cached, then its new."""
     cached_read: list[int] = []  # places in read_index
     cached_places: list[int] = []
     new_places: list[int] = []

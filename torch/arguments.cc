@@ -24,8 +24,8 @@ void call(const char* name, StableIValue* stack) {
   TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, "", stack, TORCH_ABI_VERSION));
 }
 
-/// The stable ABI has no getter of requires_grad: an alias of a tensor that requires grad, made while
-/// grad mode is on, is not a leaf. Two calls of the dispatcher, only made in grad mode.
+/// The stable ABI has no getter of requires_grad: an alias of a tensor that requires grad, made
+/// while grad mode is on, is not a leaf. Two calls of the dispatcher, only made in grad mode.
 bool requires_grad(const StableTensor& tensor) {
   std::array<StableIValue, 1> stack{torch::stable::detail::from(tensor)};
   call("aten::alias", stack.data());
@@ -43,7 +43,8 @@ std::string device_name(std::int32_t type) {
 
 }  // namespace
 
-Arguments::Arguments(std::string_view op) : op_(op), grad_mode_(aoti_torch_grad_mode_is_enabled()) {}
+Arguments::Arguments(std::string_view op)
+    : op_(op), grad_mode_(aoti_torch_grad_mode_is_enabled()) {}
 
 DType Arguments::check_usable(std::string_view arg, const StableTensor& tensor) const {
   check(tensor.defined(), op_, ": ", arg, " is an undefined tensor.");
@@ -58,9 +59,11 @@ DType Arguments::check_usable(std::string_view arg, const StableTensor& tensor) 
         "to_dense() on it.");
   const DType dtype = dtype_of(op_, arg, tensor.scalar_type());
   if (grad_mode_ && is_float(dtype)) {
-    check_supported(!requires_grad(tensor), op_, ": ", arg,
-                    " requires grad, and no gradient is computed here. Call under torch.no_grad() or "
-                    "torch.inference_mode(), or pass ", arg, ".detach().");
+    check_supported(
+        !requires_grad(tensor), op_, ": ", arg,
+        " requires grad, and no gradient is computed here. Call under torch.no_grad() or "
+        "torch.inference_mode(), or pass ",
+        arg, ".detach().");
   }
   return dtype;
 }
@@ -106,9 +109,10 @@ DType dtype_of(std::string_view op, std::string_view arg, ScalarType type) {
     case ScalarType::Byte: return DType::kUInt8;
     default: break;
   }
-  check(false, op, ": ", arg, " has torch's dtype ", torch::headeronly::toString(type),
-        ", which no operator takes. Expected float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, "
-        "or int32 and int64 for indices.");
+  check(
+      false, op, ": ", arg, " has torch's dtype ", torch::headeronly::toString(type),
+      ", which no operator takes. Expected float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, "
+      "or int32 and int64 for indices.");
   return DType::kFloat32;
 }
 
@@ -120,8 +124,9 @@ int int_of(std::string_view op, std::string_view arg, std::int64_t value) {
 
 namespace {
 
-/// The indices of one parallel_for, taken one by one: torch cuts ranges into equal chunks, and tasks are
-/// not equal. An exception must not cross torch's C functions, so the first one waits here.
+/// The indices of one parallel_for, taken one by one: torch cuts ranges into equal chunks, and
+/// tasks are not equal. An exception must not cross torch's C functions, so the first one waits
+/// here.
 struct Indices {
   const std::function<void(int)>* body = nullptr;
   int n = 0;

@@ -21,8 +21,9 @@ using StableTensor = torch::stable::Tensor;
 using OptionalTensor = std::optional<torch::stable::Tensor>;
 using torch::headeronly::ScalarType;
 
-/// Takes the tensors of one call, each by its name. Refuses what no operator accepts: a device other
-/// than the CPU, a layout without strides, an unknown dtype, and a gradient that would be lost.
+/// Takes the tensors of one call, each by its name. Refuses what no operator accepts: a device
+/// other than the CPU, a layout without strides, an unknown dtype, and a gradient that would be
+/// lost.
 class Arguments {
  public:
   explicit Arguments(std::string_view op);
@@ -49,7 +50,8 @@ int int_of(std::string_view op, std::string_view arg, std::int64_t value);
 /// Runs on torch's own threads, so that no second pool competes with them.
 Execution torch_execution();
 
-/// The text that begins an Unsupported error. Python's wrappers look for it to raise NotImplementedError.
+/// The text that begins an Unsupported error. Python's wrappers look for it to raise
+/// NotImplementedError.
 inline constexpr std::string_view kUnsupportedPrefix = "not supported: ";
 
 /// Runs an operator's body. Torch hands std::invalid_argument to Python as ValueError, any other

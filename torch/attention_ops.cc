@@ -9,9 +9,10 @@ namespace hpcattn::torch_ops {
 void paged_attention(StableTensor q, StableTensor k_cache, StableTensor v_cache,
                      StableTensor page_table, StableTensor cu_seqlens_q, StableTensor kv_lens,
                      StableTensor out, OptionalTensor lse, double scale, bool causal,
-                     std::optional<std::int64_t> window, double softcap, OptionalTensor alibi_slopes,
-                     OptionalTensor sinks, OptionalTensor q_scale, OptionalTensor k_scale,
-                     OptionalTensor v_scale, OptionalTensor out_scale, OptionalTensor plan) {
+                     std::optional<std::int64_t> window, double softcap,
+                     OptionalTensor alibi_slopes, OptionalTensor sinks, OptionalTensor q_scale,
+                     OptionalTensor k_scale, OptionalTensor v_scale, OptionalTensor out_scale,
+                     OptionalTensor plan) {
   run([&] {
     const Arguments args("paged_attention");
     hpcattn::paged_attention({.q = args.input("q", q),

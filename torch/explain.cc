@@ -63,18 +63,6 @@ std::string object(const std::map<std::string, std::int64_t>& numbers) {
 std::string show_name(DType dtype) { return quoted(name(dtype)); }
 std::string show_number(std::int64_t value) { return std::to_string(value); }
 
-/// Runs a body whose errors are the library's. Nothing is counted: asking is not computing.
-template <typename Body>
-auto ask(const Body& body) {
-  try {
-    return body();
-  } catch (const InvalidArgument& error) {
-    throw std::invalid_argument(error.what());
-  } catch (const Unsupported& error) {
-    throw std::runtime_error(std::string(kUnsupportedPrefix) + error.what());
-  }
-}
-
 KvCacheLayout layout_of(std::string_view text) {
   for (const KvCacheLayout layout : HpcAttentionBackend::supported_kv_cache_layouts()) {
     if (name(layout) == text) return layout;
@@ -112,7 +100,7 @@ std::string explain(std::int64_t query_tokens, std::string device, std::int64_t 
                     std::optional<std::int64_t> window, double softcap, bool alibi, bool sinks,
                     bool non_causal, bool per_head_kv_scales, std::int64_t num_speculative_tokens,
                     bool fused_fp8_output) {
-  return ask([&] {
+  return run([&] {
     check(device == "cpu" || device == "cuda", "explain: device is \"", device,
           "\", expected cpu or cuda.");
     BackendRequest request;
@@ -170,7 +158,7 @@ std::string capabilities() {
 /// `tasks`: each as [request, kv_head, row_begin, row_end, kv_begin, kv_end, first partial row or
 /// -1, cost], in the order in which workers take them. `kernels`: tasks of each kernel.
 std::string plan_tasks(StableTensor plan) {
-  return ask([&] {
+  return run([&] {
     const Arguments args("plan_tasks");
     const plan::PlanView view = plan::view(args.input("plan", plan));
     const auto show_task = [](const plan::Task& task) {

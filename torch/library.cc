@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch.ops.hpcattn: every schema in one place. Tensors marked (x!) are written, all others only read.
-// The operators have no return values: outputs are arguments, so that a captured graph can reuse them.
-// python/hpcattn/ops.py has the functional forms.
+// torch.ops.hpcattn: every schema in one place. Tensors marked (x!) are written, all others only
+// read. The operators have no return values: outputs are arguments, so that a captured graph can
+// reuse them. python/hpcattn/ops.py has the functional forms.
 #include "torch/ops.h"
 
 STABLE_TORCH_LIBRARY(hpcattn, library) {
@@ -60,8 +60,8 @@ void register_operators(torch::stable::detail::StableLibrary& library) {
 
 STABLE_TORCH_LIBRARY_IMPL(hpcattn, CPU, library) { register_operators(library); }
 
-// Any other device comes here: the same functions, whose first check names the tensor and where it is.
-// Operators without tensors belong to no device and live here alone.
+// Any other device comes here: the same functions, whose first check names the tensor and where it
+// is. Operators without tensors belong to no device and live here alone.
 STABLE_TORCH_LIBRARY_IMPL(hpcattn, CompositeExplicitAutograd, library) {
   register_operators(library);
   library.impl("plan_words", TORCH_BOX(&ops::plan_words));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions behind torch.ops.hpcattn, in the order of their schemas in library.cc. Each names its
-// tensors, fills the library's argument struct and calls the operator; all checks are the library's.
+// The functions behind torch.ops.hpcattn, in the order of their schemas in library.cc. Each names
+// its tensors, fills the library's argument struct and calls the operator; all checks are the
+// library's.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,10 @@ namespace hpcattn::torch_ops {
 void paged_attention(StableTensor q, StableTensor k_cache, StableTensor v_cache,
                      StableTensor page_table, StableTensor cu_seqlens_q, StableTensor kv_lens,
                      StableTensor out, OptionalTensor lse, double scale, bool causal,
-                     std::optional<std::int64_t> window, double softcap, OptionalTensor alibi_slopes,
-                     OptionalTensor sinks, OptionalTensor q_scale, OptionalTensor k_scale,
-                     OptionalTensor v_scale, OptionalTensor out_scale, OptionalTensor plan);
+                     std::optional<std::int64_t> window, double softcap,
+                     OptionalTensor alibi_slopes, OptionalTensor sinks, OptionalTensor q_scale,
+                     OptionalTensor k_scale, OptionalTensor v_scale, OptionalTensor out_scale,
+                     OptionalTensor plan);
 
 void packed_attention(StableTensor q, StableTensor k, StableTensor v, StableTensor cu_seqlens_q,
                       StableTensor cu_seqlens_k, StableTensor out, OptionalTensor lse, double scale,
@@ -51,8 +53,8 @@ void make_plan(StableTensor cu_seqlens_q, StableTensor kv_lens, StableTensor pla
 
 std::int64_t plan_words(std::int64_t max_requests, std::int64_t max_tokens, std::int64_t max_kv_len,
                         std::int64_t num_q_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
-                        std::int64_t page_size, ScalarType q_dtype, ScalarType kv_dtype, bool causal,
-                        std::optional<std::int64_t> window, std::int64_t fixed_split);
+                        std::int64_t page_size, ScalarType q_dtype, ScalarType kv_dtype,
+                        bool causal, std::optional<std::int64_t> window, std::int64_t fixed_split);
 
 std::string plan_summary(StableTensor plan);
 

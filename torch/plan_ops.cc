@@ -28,8 +28,8 @@ void make_plan(StableTensor cu_seqlens_q, StableTensor kv_lens, StableTensor pla
                std::optional<std::int64_t> window, std::int64_t fixed_split) {
   run([&] {
     const Arguments args("make_plan");
-    hpcattn::make_plan({.group = group_of("make_plan", num_q_heads, num_kv_heads, head_dim, page_size,
-                                          q_dtype, kv_dtype, causal, window),
+    hpcattn::make_plan({.group = group_of("make_plan", num_q_heads, num_kv_heads, head_dim,
+                                          page_size, q_dtype, kv_dtype, causal, window),
                         .cu_seqlens_q = args.input("cu_seqlens_q", cu_seqlens_q),
                         .kv_lens = args.input("kv_lens", kv_lens),
                         .fixed_split = fixed_split,
@@ -40,8 +40,8 @@ void make_plan(StableTensor cu_seqlens_q, StableTensor kv_lens, StableTensor pla
 
 std::int64_t plan_words(std::int64_t max_requests, std::int64_t max_tokens, std::int64_t max_kv_len,
                         std::int64_t num_q_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
-                        std::int64_t page_size, ScalarType q_dtype, ScalarType kv_dtype, bool causal,
-                        std::optional<std::int64_t> window, std::int64_t fixed_split) {
+                        std::int64_t page_size, ScalarType q_dtype, ScalarType kv_dtype,
+                        bool causal, std::optional<std::int64_t> window, std::int64_t fixed_split) {
   return run([&] {
     const AttentionGroup group = group_of("plan_words", num_q_heads, num_kv_heads, head_dim,
                                           page_size, q_dtype, kv_dtype, causal, window);
@@ -59,15 +59,15 @@ std::string plan_summary(StableTensor plan) {
     const PlanSummary summary = summarize(args.input("plan", plan));
     const AttentionGroup& group = summary.group;
     const std::string window = group.window ? std::to_string(*group.window) : "null";
-    return message(
-        R"({"group": {"num_q_heads": )", group.num_q_heads, R"(, "num_kv_heads": )",
-        group.num_kv_heads, R"(, "head_dim": )", group.head_dim, R"(, "page_size": )",
-        group.page_size, R"(, "q_dtype": ")", name(group.q_dtype), R"(", "kv_dtype": ")",
-        name(group.kv_dtype), R"(", "causal": )", group.causal ? "true" : "false", R"(, "window": )",
-        window, R"(}, "num_requests": )", summary.num_requests, R"(, "num_tokens": )",
-        summary.num_tokens, R"(, "num_tasks": )", summary.num_tasks, R"(, "num_partials": )",
-        summary.num_partials, R"(, "num_combines": )", summary.num_combines,
-        R"(, "longest_task": )", summary.longest_task, R"(, "total_work": )", summary.total_work, "}");
+    return message(R"({"group": {"num_q_heads": )", group.num_q_heads, R"(, "num_kv_heads": )",
+                   group.num_kv_heads, R"(, "head_dim": )", group.head_dim, R"(, "page_size": )",
+                   group.page_size, R"(, "q_dtype": ")", name(group.q_dtype), R"(", "kv_dtype": ")",
+                   name(group.kv_dtype), R"(", "causal": )", group.causal ? "true" : "false",
+                   R"(, "window": )", window, R"(}, "num_requests": )", summary.num_requests,
+                   R"(, "num_tokens": )", summary.num_tokens, R"(, "num_tasks": )",
+                   summary.num_tasks, R"(, "num_partials": )", summary.num_partials,
+                   R"(, "num_combines": )", summary.num_combines, R"(, "longest_task": )",
+                   summary.longest_task, R"(, "total_work": )", summary.total_work, "}");
   });
 }
 

@@ -40,7 +40,7 @@ def import_torch() -> Any:
     return torch
 
 
-def _find() -> Path:
+def find() -> Path:
     """The native library: beside this file, or where an editable install keeps what it built."""
     folders = [Path(folder) for folder in hpcattn.__path__]
     for folder in folders:
@@ -63,7 +63,7 @@ def load() -> Any:
         ImportError: torch is missing or too old, or the package was not built.
     """
     torch = import_torch()
-    torch.ops.load_library(str(_find()))
+    torch.ops.load_library(str(find()))
     from hpcattn import _fake
 
     _fake.register()

@@ -219,7 +219,7 @@ const Refusal kRefusals[] = {
 };
 
 INSTANTIATE_TEST_SUITE_P(HpcAttentionBackend, RefusalTest, ::testing::ValuesIn(kRefusals),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& refusal) { return std::string(refusal.param.name); });
 
 TEST(HpcAttentionBackendTest, ValidateGivesEveryReason) {
   BackendRequest request = good_request();

@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "hpcattn/backend.h"
+#include "src/common/check.h"
 #include "src/common/float_bits.h"
 #include "src/cpu/reference/attention.h"
+#include "src/cpu/reference/numbers.h"
 #include "src/testing/attention_check.h"
 #include "src/testing/guarded_tensor.h"
 #include "src/testing/random.h"
@@ -208,13 +210,13 @@ class TestLayer {
   }
 
   /// What a cache slot must hold of K (of V) after this token is stored.
-  float stored(bool of_v, std::int64_t token, std::int64_t head, std::int64_t dim) const {
+  double stored(bool of_v, std::int64_t token, std::int64_t head, std::int64_t dim) const {
     const Tensor& tensor = of_v ? value() : key();
     const Tensor& scale = of_v ? v_scale_.tensor() : k_scale_.tensor();
-    const float x = element(tensor, token, head, dim);
+    const double x = reference::element(tensor, {token, head, dim});
     if (!is_fp8(kv_dtype_)) return x;
-    const float by = scale.data_as<const float>()[scale.size(0) == 1 ? 0 : head];
-    return rounded(x / by, kv_dtype_);
+    const double by = reference::element(scale, {scale.size(0) == 1 ? 0 : head});
+    return reference::decode(reference::encode(x / by, kv_dtype_), kv_dtype_);
   }
 
   /// Number of elements of the new tokens' slots that do not hold their K and V.
@@ -232,19 +234,8 @@ class TestLayer {
     return wrong;
   }
 
-  float in_slot(const Tensor& view, std::int64_t slot, std::int64_t head, std::int64_t dim) const {
-    return load_float(view.data(), view.dtype(),
-                      offset_of(view, {slot / case_.page_size, slot % case_.page_size, head, dim}));
-  }
-
-  static float element(const Tensor& tensor, std::int64_t i, std::int64_t j, std::int64_t k) {
-    return load_float(tensor.data(), tensor.dtype(), offset_of(tensor, {i, j, k}));
-  }
-
-  static float rounded(float value, DType dtype) {
-    std::uint32_t memory = 0;
-    store_float(&memory, dtype, 0, value);
-    return load_float(&memory, dtype, 0);
+  double in_slot(const Tensor& view, std::int64_t slot, std::int64_t head, std::int64_t dim) const {
+    return reference::element(view, {slot / case_.page_size, slot % case_.page_size, head, dim});
   }
 
   /// Bytes of the whole pool, to see that nothing was written.

@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hpcattn/backend/attention_impl.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "hpcattn/counters.h"
+#include "hpcattn/error.h"
+#include "src/backend/test_layer.h"
+
+namespace hpcattn {
+namespace {
+
+using testkit::GuardedTensor;
+using testkit::LayerCase;
+using testkit::TestLayer;
+
+const LayerCase kMixed{.q_lens = {1, 1, 37, 5}, .kv_lens = {90, 1, 37, 70}, .padding = 3};
+
+HpcAttnMetadata metadata_of(HpcAttnMetadataBuilder& builder, const TestLayer& layer) {
+  return builder.build(0, layer.common());
+}
+
+template <typename Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::int64_t bits_set(const std::vector<std::uint8_t>& bytes) {
+  std::int64_t count = 0;
+  for (std::uint8_t byte : bytes) count += byte != 0 ? 1 : 0;
+  return count;
+}
+
+// ---- decode, prefill, mixed, over every layout and dtype
+
+struct DTypePair {
+  DType dtype;
+  const char* kv;
+};
+
+class ImplTest : public ::testing::TestWithParam<std::tuple<DTypePair, KvCacheLayout>> {};
+
+TEST_P(ImplTest, DecodePrefillAndMixedEqualTheReference) {
+  const auto& [dtypes, layout] = GetParam();
+  LayerCase c = kMixed;
+  c.dtype = dtypes.dtype;
+  c.kv_cache_dtype = dtypes.kv;
+  c.layout = layout;
+  TestLayer mixed(c);
+  EXPECT_EQ(testkit::run_and_check(mixed, mixed.impl_options()), "");
+
+  c.per_head_scales = true;
+  c.q_lens = {1, 1, 1};
+  c.kv_lens = {33, 64, 1};
+  TestLayer decode(c);
+  EXPECT_EQ(testkit::run_and_check(decode, decode.impl_options()), "");
+
+  c.q_lens = {16, 20};
+  c.kv_lens = {16, 44};
+  TestLayer prefill(c);
+  EXPECT_EQ(testkit::run_and_check(prefill, prefill.impl_options()), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    HpcAttentionImpl, ImplTest,
+    ::testing::Combine(
+        ::testing::Values(DTypePair{DType::kFloat32, "auto"}, DTypePair{DType::kFloat16, "float16"},
+                          DTypePair{DType::kBFloat16, "auto"}, DTypePair{DType::kFloat32, "fp8"},
+                          DTypePair{DType::kFloat16, "fp8_e4m3"},
+                          DTypePair{DType::kBFloat16, "fp8_e5m2"}),
+        ::testing::Values(KvCacheLayout::kNhd, KvCacheLayout::kHnd, KvCacheLayout::kPacked)),
+    [](const auto& test) {
+      const DTypePair pair = std::get<0>(test.param);
+      return std::string(name(pair.dtype)) + "_" + pair.kv + "_" +
+             std::string(name(std::get<1>(test.param)));
+    });
+
+TEST(HpcAttentionImplTest, OneCallServesAMixedBatch) {
+  TestLayer layer(kMixed);
+  reset_counters();
+  EXPECT_EQ(testkit::run_and_check(layer, layer.impl_options()), "");
+  EXPECT_EQ(counters().at("paged_attention"), 1);
+  EXPECT_EQ(counters().at("store_kv"), 1);
+}
+
+TEST(HpcAttentionImplTest, Fp8CacheMayComeAsBytes) {
+  LayerCase c = kMixed;
+  c.kv_cache_dtype = "fp8";
+  TestLayer layer(c);
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  const HpcAttnMetadata metadata = metadata_of(builder, layer);
+  HpcAttentionForwardArgs args = layer.forward_args(metadata);
+  args.kv_cache =
+      Tensor(args.kv_cache.data(), DType::kUInt8, args.kv_cache.sizes(), args.kv_cache.strides());
+  HpcAttentionImpl(layer.impl_options()).forward(args);
+  EXPECT_EQ(layer.wrong_slots(), 0);
+  EXPECT_EQ(layer.check(layer.reference_options(layer.impl_options())), "");
+}
+
+// ---- each argument of the constructor has its effect
+
+TEST(HpcAttentionImplTest, AllOptionsTogether) {
+  TestLayer layer(kMixed);
+  const GuardedTensor sinks = GuardedTensor::of_floats({0.5, -1.0, 2.0, 0.0}, DType::kBFloat16);
+  HpcAttentionImplOptions options = layer.impl_options();
+  options.sliding_window = 9;
+  options.logits_soft_cap = 1.5;
+  options.alibi_slopes = std::vector<float>{0.5F, 0.25F, 0.125F, 0.01F};
+  options.sinks = sinks;
+  AttentionOptions want = layer.reference_options(options);
+  const GuardedTensor slopes = GuardedTensor::of_floats({0.5, 0.25, 0.125, 0.01F});
+  want.alibi_slopes = slopes;
+
+  HpcAttnMetadataBuilder builder(layer.builder_options(9));
+  const HpcAttnMetadata metadata = metadata_of(builder, layer);
+  HpcAttentionImpl(options).forward(layer.forward_args(metadata));
+  EXPECT_EQ(layer.check(want), "");
+
+  // Leaving any one out is another result.
+  for (int left_out = 0; left_out < 4; ++left_out) {
+    AttentionOptions other = want;
+    if (left_out == 0) other.window.reset();
+    if (left_out == 1) other.softcap = 0.0;
+    if (left_out == 2) other.alibi_slopes = {};
+    if (left_out == 3) other.sinks = {};
+    EXPECT_NE(layer.check(other), "") << left_out;
+  }
+}
+
+TEST(HpcAttentionImplTest, SoftCapOfZeroIsNone) {
+  TestLayer layer(kMixed);
+  HpcAttentionImplOptions options = layer.impl_options();
+  options.logits_soft_cap = 0.0;
+  EXPECT_EQ(testkit::run_and_check(layer, options), "");
+}
+
+TEST(HpcAttentionImplTest, ConstructorGivesEveryReason) {
+  TestLayer layer(kMixed);
+  HpcAttentionImplOptions options = layer.impl_options();
+  options.head_size = 60;
+  options.kv_cache_dtype = "int4";
+  options.sliding_window = 0;
+  options.scale = std::nan("");
+  EXPECT_EQ(
+      error_of([&] { HpcAttentionImpl impl(options); }),
+      "HpcAttentionImpl: head_dim is 60, expected 64, 80, 96, 128, 192 or 256; kv_cache_dtype is "
+      "'int4', expected auto, float32, float16, bfloat16, fp8, fp8_e4m3 or fp8_e5m2; scale is nan, "
+      "expected a finite number; window is 0, expected 1 or more tokens (its own included).");
+  EXPECT_THROW(HpcAttentionImpl impl(options), Unsupported);
+  options = layer.impl_options();
+  options.alibi_slopes = std::vector<float>{1.0F};
+  EXPECT_EQ(error_of([&] { HpcAttentionImpl impl(options); }),
+            "HpcAttentionImpl: alibi_slopes has 1 entries, expected 4 (num_heads).");
+  options = layer.impl_options();
+  const GuardedTensor sinks = GuardedTensor::of_floats({0.5});
+  options.sinks = sinks;
+  EXPECT_NE(error_of([&] { HpcAttentionImpl impl(options); }).find("sinks is float32[1]"),
+            std::string::npos);
+}
+
+// ---- who writes KV
+
+TEST(HpcAttentionImplTest, ALayerThatSharesKvWritesNone) {
+  TestLayer layer({.q_lens = {2}, .kv_lens = {20}});
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  const HpcAttnMetadata metadata = metadata_of(builder, layer);
+  HpcAttentionImplOptions options = layer.impl_options();
+  HpcAttentionImpl(options).forward(layer.forward_args(metadata));  // the target writes
+  const auto pool = layer.pool_bytes();
+
+  options.kv_sharing_target_layer_name = "layer";
+  HpcAttentionForwardArgs args = layer.forward_args(metadata);
+  const GuardedTensor other_key = layer.random({2, 2, 64});
+  args.key = other_key;
+  args.value = other_key;
+  layer.reset_output();
+  HpcAttentionImpl(options).forward(args);
+  EXPECT_EQ(layer.pool_bytes(), pool);
+  EXPECT_EQ(layer.check(layer.reference_options(options)), "");
+  args.key = args.value = {};
+  layer.reset_output();
+  HpcAttentionImpl(options).forward(args);
+  EXPECT_EQ(layer.check(layer.reference_options(options)), "");
+}
+
+TEST(HpcAttentionImplTest, AProloguesResultIsUsedAndTaken) {
+  TestLayer layer({.q_lens = {2}, .kv_lens = {20}});
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  StepWorkspace workspace;
+  HpcAttnMetadata metadata = builder.build(0, layer.common(workspace.begin_step()));
+  const HpcAttentionImpl impl(layer.impl_options());
+  HpcAttentionForwardArgs args = layer.forward_args(metadata);
+  args.workspace = &workspace;
+  impl.forward(args);  // no prologue: writes
+  EXPECT_EQ(layer.wrong_slots(), 0);
+
+  metadata = builder.build(0, layer.common(workspace.begin_step()));
+  workspace.put("layer", metadata.step,
+                {.kv_written = true,
+                 .num_tokens = 2,
+                 .query = args.query.data(),
+                 .kv_cache = args.kv_cache.data()});
+  const auto pool = layer.pool_bytes();
+  const GuardedTensor unrotated = layer.random({2, 2, 64});
+  args.key = unrotated;
+  args.value = unrotated;
+  layer.reset_output();
+  impl.forward(args);
+  EXPECT_EQ(layer.pool_bytes(), pool);
+  EXPECT_EQ(layer.check(layer.reference_options(layer.impl_options())), "");
+  EXPECT_FALSE(workspace.peek("layer", metadata.step));
+}
+
+TEST(HpcAttentionImplTest, AResultMadeForSomethingElseIsRefused) {
+  TestLayer layer({.q_lens = {2}, .kv_lens = {20}});
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  const auto error_with = [&](const PrologueResult& result) {
+    StepWorkspace workspace;
+    const HpcAttnMetadata metadata = builder.build(0, layer.common(workspace.begin_step()));
+    workspace.put("layer", metadata.step, result);
+    HpcAttentionForwardArgs args = layer.forward_args(metadata);
+    args.workspace = &workspace;
+    return error_of([&] { HpcAttentionImpl(layer.impl_options()).forward(args); });
+  };
+  const void* query = layer.query().data();
+  float other = 0.0F;
+  EXPECT_NE(error_with({.kv_written = true, .num_tokens = 2, .query = query, .kv_cache = &other})
+                .find("wrote another cache than kv_cache"),
+            std::string::npos);
+  EXPECT_NE(error_with({.num_tokens = 2, .query = &other}).find("in other memory"),
+            std::string::npos);
+  EXPECT_NE(error_with({.num_tokens = 7, .query = query}).find("made a query of 7 tokens"),
+            std::string::npos);
+}
+
+TEST(HpcAttentionImplTest, MetadataOfAnotherStepIsRefused) {
+  TestLayer layer({.q_lens = {2}, .kv_lens = {20}});
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  StepWorkspace workspace;
+  const HpcAttnMetadata metadata = builder.build(0, layer.common(workspace.begin_step()));
+  workspace.begin_step();
+  HpcAttentionForwardArgs args = layer.forward_args(metadata);
+  args.workspace = &workspace;
+  EXPECT_NE(error_of([&] {
+              HpcAttentionImpl(layer.impl_options()).forward(args);
+            }).find("for step 1, and the workspace is at step 2"),
+            std::string::npos);
+}
+
+// ---- profiling, padding, fused output
+
+TEST(HpcAttentionImplTest, AProfilingRunGivesZeros) {
+  TestLayer layer(kMixed);
+  const HpcAttentionImpl impl(layer.impl_options());
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  const HpcAttnMetadata metadata = metadata_of(builder, layer);
+  for (bool no_metadata : {true, false}) {
+    layer.reset_output();
+    HpcAttentionForwardArgs args = layer.forward_args(metadata);
+    if (no_metadata) args.metadata = nullptr;
+    if (!no_metadata) args.kv_cache = Tensor::contiguous(nullptr, DType::kFloat32, {0});
+    impl.forward(args);
+    EXPECT_EQ(bits_set(layer.output().bytes()), 0);
+    EXPECT_EQ(layer.lse().data_as<float>()[0], -std::numeric_limits<float>::infinity());
+  }
+  EXPECT_GT(layer.wrong_slots(), 0);
+}
+
+TEST(HpcAttentionImplTest, PaddingRowsBecomeZero) {
+  TestLayer layer(kMixed);
+  ASSERT_EQ(testkit::run_and_check(layer, layer.impl_options()), "");
+  const Tensor rows = layer.output().tensor().slice(0, layer.num_live(), 3);
+  for (std::int64_t i = 0; i < 3 * 4 * 64; ++i) ASSERT_EQ(rows.data_as<float>()[i], 0.0F) << i;
+}
+
+TEST(HpcAttentionImplTest, FusedFp8Output) {
+  for (const char* kv : {"auto", "fp8"}) {
+    LayerCase c = kMixed;
+    c.dtype = DType::kBFloat16;
+    c.kv_cache_dtype = kv;
+    TestLayer layer(c);
+    HpcAttnMetadataBuilder builder(layer.builder_options());
+    const HpcAttnMetadata metadata = metadata_of(builder, layer);
+    HpcAttentionForwardArgs args = layer.forward_args(metadata);
+    const HpcAttentionImpl impl(layer.impl_options());
+    impl.forward(args);  // in bfloat16
+
+    const GuardedTensor fp8(DType::kFloat8E4M3, {layer.num_live() + 3, 4, 64});
+    const GuardedTensor scale = GuardedTensor::of_floats({0.02});
+    args.output = fp8;
+    args.output_scale = scale;
+    impl.forward(args);
+    AttentionOptions options = layer.reference_options(layer.impl_options());
+    options.out_scale = scale;
+    const KvCacheViews views = layer.views();
+    const auto want = reference::attention(PagedAttentionArgs{.q = args.query,
+                                                              .k_cache = views.k,
+                                                              .v_cache = views.v,
+                                                              .page_table = metadata.page_table,
+                                                              .cu_seqlens_q = metadata.cu_seqlens_q,
+                                                              .kv_lens = metadata.kv_lens,
+                                                              .out = fp8,
+                                                              .options = options});
+    EXPECT_EQ(testkit::check_outputs(fp8, {}, options, want, kv), "");
+  }
+}
+
+// ---- encoders
+
+TEST(HpcAttentionImplTest, EncoderAttentionSeesBothWaysWithoutACache) {
+  for (std::optional<std::int64_t> window :
+       {std::optional<std::int64_t>{}, std::optional<std::int64_t>{4}}) {
+    TestLayer layer({.q_lens = {30, 1, 9}, .kv_lens = {30, 1, 9}, .padding = 2});
+    HpcAttnMetadataBuilderOptions builder_options = layer.builder_options(window);
+    builder_options.group.page_size = 0;
+    builder_options.attention_type = AttentionType::kEncoderOnly;
+    HpcAttnMetadataBuilder builder(builder_options);
+    CommonAttnMetadata common = layer.common();
+    common.page_table = common.slot_mapping = {};
+    const HpcAttnMetadata metadata = builder.build(0, common);
+    EXPECT_FALSE(metadata.causal);
+
+    HpcAttentionImplOptions options = layer.impl_options();
+    options.attention_type = AttentionType::kEncoderOnly;
+    options.sliding_window = window;
+    const HpcAttentionImpl impl(options);
+    HpcAttentionForwardArgs args = layer.forward_args(metadata);
+    args.kv_cache = {};
+    impl.forward(args);
+    AttentionOptions want = layer.reference_options(options);
+    want.causal = false;
+    const auto result =
+        reference::attention(PackedAttentionArgs{.q = args.query,
+                                                 .k = args.key,
+                                                 .v = args.value,
+                                                 .cu_seqlens_q = metadata.cu_seqlens_q,
+                                                 .cu_seqlens_k = metadata.cu_seqlens_q,
+                                                 .out = args.output,
+                                                 .options = want});
+    EXPECT_EQ(testkit::check_outputs(args.output, args.lse, want, result, "encoder"), "");
+    args.key = args.value = {};
+    EXPECT_NE(error_of([&] { impl.forward(args); }).find("key is not given"), std::string::npos);
+  }
+}
+
+TEST(HpcAttentionImplTest, EncoderStepsHaveNoOtherTokens) {
+  TestLayer layer({.q_lens = {3}, .kv_lens = {9}});
+  HpcAttnMetadataBuilderOptions options = layer.builder_options();
+  options.group.page_size = 0;
+  options.attention_type = AttentionType::kEncoder;
+  HpcAttnMetadataBuilder builder(options);
+  EXPECT_NE(error_of([&] {
+              builder.build(0, layer.common());
+            }).find("kv_lens[0] is 9, expected the request's 3 tokens"),
+            std::string::npos);
+}
+
+// A decoder's tokens over the encoder's KV: the encoder's tokens are more than, or fewer than, the
+// decoder's; they are stored by the first step and read by the others.
+TEST(HpcAttentionImplTest, CrossAttentionReadsTheEncodersPages) {
+  TestLayer encoder({.q_lens = {40, 3}, .kv_lens = {40, 3}});  // gives K, V and slots
+  const GuardedTensor cu = GuardedTensor::of_ints(std::vector<std::int32_t>{0, 2, 10});
+  HpcAttnMetadataBuilderOptions builder_options = encoder.builder_options();
+  builder_options.attention_type = AttentionType::kEncoderDecoder;
+  HpcAttnMetadataBuilder builder(builder_options);
+  CommonAttnMetadata common = encoder.common();
+  common.num_actual_tokens = 10;
+  common.cu_seqlens_q = cu;
+  HpcAttentionImplOptions options = encoder.impl_options();
+  options.attention_type = AttentionType::kEncoderDecoder;
+  const HpcAttentionImpl impl(options);
+  AttentionOptions want = encoder.reference_options(options);
+  want.causal = false;
+
+  for (bool first_step : {true, false}) {
+    if (!first_step) common.slot_mapping = {};
+    const HpcAttnMetadata metadata = builder.build(0, common);
+    const GuardedTensor query = encoder.random({10, 4, 64});
+    const GuardedTensor output(DType::kFloat32, {10, 4, 64});
+    HpcAttentionForwardArgs args = encoder.forward_args(metadata);
+    args.query = query;
+    args.output = output;
+    args.lse = {};
+    if (!first_step) args.key = args.value = {};
+    impl.forward(args);
+    EXPECT_EQ(encoder.wrong_slots(), 0);
+    const KvCacheViews views = encoder.views();
+    const auto result = reference::attention(PagedAttentionArgs{.q = query,
+                                                                .k_cache = views.k,
+                                                                .v_cache = views.v,
+                                                                .page_table = metadata.page_table,
+                                                                .cu_seqlens_q = cu,
+                                                                .kv_lens = metadata.kv_lens,
+                                                                .out = output,
+                                                                .options = want});
+    EXPECT_EQ(testkit::check_outputs(output, {}, want, result, "cross"), "");
+  }
+}
+
+// ---- refusals leave everything as it was
+
+TEST(HpcAttentionImplTest, RefusedCallsWriteNothing) {
+  LayerCase c = kMixed;
+  c.kv_cache_dtype = "fp8";
+  TestLayer layer(c);
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  const HpcAttnMetadata good = metadata_of(builder, layer);
+  const HpcAttentionImpl impl(layer.impl_options());
+  const auto pool = layer.pool_bytes();
+  const auto output = layer.output().bytes();
+  const auto refused = [&](const char* part, auto change) {
+    HpcAttnMetadata metadata = good;
+    HpcAttentionForwardArgs args = layer.forward_args(metadata);
+    LayerScales scales = layer.scales();
+    args.layer = &scales;
+    change(args, metadata, scales);
+    const std::string error = error_of([&] { impl.forward(args); });
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+    EXPECT_EQ(layer.pool_bytes(), pool) << part;
+    EXPECT_EQ(layer.output().bytes(), output) << part;
+  };
+  refused("layer is not given", [](auto& args, auto&, auto&) { args.layer = nullptr; });
+  refused("query is float32",
+          [](auto& args, auto&, auto&) { args.query = args.query.slice(0, 0, 3); });
+  refused("value is float32",
+          [](auto& args, auto&, auto&) { args.value = args.value.slice(0, 0, 3); });
+  refused("value is not given", [](auto& args, auto&, auto&) { args.value = {}; });
+  refused("key and value of layer 'layer' are not given",
+          [](auto& args, auto&, auto&) { args.key = args.value = {}; });
+  refused("kv_cache is not given", [](auto& args, auto&, auto&) { args.kv_cache = {}; });
+  refused("kv_cache has dtype int32", [](auto& args, auto&, auto&) {
+    args.kv_cache =
+        Tensor(args.kv_cache.data(), DType::kInt32, args.kv_cache.sizes(), args.kv_cache.strides());
+  });
+  refused("expected k_scale and v_scale", [](auto&, auto&, auto& scales) { scales.v_scale = {}; });
+  refused("lse is float32", [](auto& args, auto&, auto&) { args.lse = args.lse.slice(0, 0, 2); });
+  const GuardedTensor scale = GuardedTensor::of_floats({1.0});
+  refused("expected a scale for a float8 output and for no other",
+          [&](auto& args, auto&, auto&) { args.output_scale = scale; });
+  // What only the attention would refuse is refused before K and V are stored.
+  const GuardedTensor table(DType::kInt32, {4, good.page_table.size(1)});
+  std::fill_n(table.tensor().data_as<std::int32_t>(), table.tensor().num_elements(), 1 << 20);
+  refused("expected a page id below",
+          [&](auto&, auto& metadata, auto&) { metadata.page_table = table; });
+  const GuardedTensor lens = GuardedTensor::of_ints(std::vector<std::int32_t>{90, 1, 37, 71});
+  refused("plan", [&](auto&, auto& metadata, auto&) { metadata.kv_lens = lens; });
+}
+
+TEST(HpcAttentionImplTest, APlanOfUnlikeLayersIsRefused) {
+  TestLayer layer(kMixed);
+  HpcAttnMetadataBuilder builder(layer.builder_options());  // for layers without a window
+  const HpcAttnMetadata metadata = metadata_of(builder, layer);
+  HpcAttentionImplOptions options = layer.impl_options();
+  options.sliding_window = 8;
+  const auto pool = layer.pool_bytes();
+  EXPECT_THROW(HpcAttentionImpl(options).forward(layer.forward_args(metadata)), InvalidArgument);
+  EXPECT_EQ(layer.pool_bytes(), pool);
+}
+
+TEST(HpcAttentionImplTest, AFp8QueryNeedsItsScale) {
+  LayerCase c{.q_lens = {2}, .kv_lens = {20}};
+  c.kv_cache_dtype = "fp8";
+  TestLayer layer(c);
+  HpcAttnMetadataBuilderOptions builder_options = layer.builder_options();
+  builder_options.group.q_dtype = DType::kFloat8E4M3;
+  HpcAttnMetadataBuilder builder(builder_options);
+  const HpcAttnMetadata metadata = metadata_of(builder, layer);
+  HpcAttentionForwardArgs args = layer.forward_args(metadata);
+  const GuardedTensor query(DType::kFloat8E4M3, {2, 4, 64});
+  testkit::Rng rng(3);
+  const_cast<GuardedTensor&>(query).fill_normal(rng);
+  args.query = query;
+  const HpcAttentionImpl impl(layer.impl_options());
+  EXPECT_NE(error_of([&] {
+              impl.forward(args);
+            }).find("layer 'layer' has no Q scale: no prologue left one in step 0"),
+            std::string::npos);
+  LayerScales scales = layer.scales();
+  const GuardedTensor q_scale = GuardedTensor::of_floats({0.3});
+  scales.q_scale = q_scale;
+  args.layer = &scales;
+  impl.forward(args);
+  AttentionOptions want = layer.reference_options(layer.impl_options());
+  want.q_scale = q_scale;
+  EXPECT_EQ(layer.check(want, query), "");
+}
+
+}  // namespace
+}  // namespace hpcattn

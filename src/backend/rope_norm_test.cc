@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hpcattn/backend/rope_norm.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "hpcattn/error.h"
+#include "src/backend/test_prologue.h"
+
+namespace hpcattn {
+namespace {
+
+using testkit::GuardedTensor;
+using testkit::LayerCase;
+using testkit::TestLayer;
+using testkit::TestPrologue;
+
+const LayerCase kMixed{.q_lens = {1, 3, 20}, .kv_lens = {90, 3, 41}, .padding = 2};
+
+template <typename Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// Prologue, then attention, each judged by the float64 reference. "" when all is well.
+std::string run_both(TestLayer& layer, const HpcRopeNormOptions& options) {
+  TestPrologue prologue(layer, options);
+  HpcAttnMetadataBuilderOptions builder_options = layer.builder_options();
+  if (options.query_quant != QueryQuant::kNone) builder_options.group.q_dtype = DType::kFloat8E4M3;
+  HpcAttnMetadataBuilder builder(builder_options);
+  const HpcAttnMetadata metadata =
+      builder.build(0, layer.common(prologue.workspace().begin_step()));
+  prologue.module().forward(prologue.forward_args(metadata));
+  const std::string of_prologue = prologue.check(metadata);
+  if (!of_prologue.empty()) return of_prologue;
+
+  const auto result = prologue.workspace().peek(layer.description().name, metadata.step);
+  if (!result || !result->kv_written) return "the workspace does not know that KV is written";
+  AttentionOptions want = layer.reference_options(layer.impl_options());
+  if (options.query_quant == QueryQuant::kPerTokenHead) want.q_scale = result->q_scale;
+  if (options.query_quant == QueryQuant::kStatic) want.q_scale = prologue.scales().q_scale;
+  const auto pool = layer.pool_bytes();
+  HpcAttentionImpl(layer.impl_options()).forward(prologue.attention_args(metadata));
+  if (layer.pool_bytes() != pool) return "the attention wrote KV that the prologue had written";
+  return layer.check(want, prologue.out_q());
+}
+
+struct PrologueParam {
+  const char* name;
+  DType dtype;
+  const char* kv;
+  HpcRopeNormOptions options;
+  KvCacheLayout layout = KvCacheLayout::kNhd;
+};
+
+class PrologueTest : public ::testing::TestWithParam<PrologueParam> {};
+
+TEST_P(PrologueTest, PrologueAndAttentionEqualTheReference) {
+  LayerCase c = kMixed;
+  c.dtype = GetParam().dtype;
+  c.kv_cache_dtype = GetParam().kv;
+  c.layout = GetParam().layout;
+  TestLayer layer(c);
+  EXPECT_EQ(run_both(layer, GetParam().options), "");
+}
+
+const PrologueParam kParams[] = {
+    {"f32", DType::kFloat32, "auto", {}},
+    {"bf16",
+     DType::kBFloat16,
+     "auto",
+     {.qk_norm_policy = QkNormPolicy::kRopeThenNorm, .norm_eps = 1e-5}},
+    {"f16_packed",
+     DType::kFloat16,
+     "auto",
+     {.qk_norm_policy = QkNormPolicy::kNormThenRope, .norm_eps = 1e-6},
+     KvCacheLayout::kPacked},
+    {"interleaved_token_scope",
+     DType::kFloat32,
+     "auto",
+     {.style = RopeStyle::kInterleaved,
+      .qk_norm_policy = QkNormPolicy::kNormThenRope,
+      .norm_scope = NormScope::kToken,
+      .norm_eps = 1e-2}},
+    {"fp8_kv_wide_query",
+     DType::kBFloat16,
+     "fp8",
+     {.qk_norm_policy = QkNormPolicy::kNormThenRope, .norm_eps = 1e-5}},
+    {"fp8_query",
+     DType::kBFloat16,
+     "fp8",
+     {.qk_norm_policy = QkNormPolicy::kNormThenRope,
+      .norm_eps = 1e-5,
+      .query_quant = QueryQuant::kPerTokenHead}},
+    {"fp8_query_upper_max",
+     DType::kFloat32,
+     "fp8_e4m3",
+     {.query_quant = QueryQuant::kPerTokenHead, .upper_max = 200.0},
+     KvCacheLayout::kHnd},
+    {"fp8_query_static_e5m2",
+     DType::kFloat16,
+     "fp8_e5m2",
+     {.query_quant = QueryQuant::kStatic},
+     KvCacheLayout::kPacked},
+};
+
+INSTANTIATE_TEST_SUITE_P(HpcRopeNorm, PrologueTest, ::testing::ValuesIn(kParams),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST(HpcRopeNormTest, PerHeadScalesReachCacheAndAttention) {
+  LayerCase c = kMixed;
+  c.dtype = DType::kBFloat16;
+  c.kv_cache_dtype = "fp8";
+  c.per_head_scales = true;
+  TestLayer layer(c);
+  EXPECT_EQ(run_both(layer, {.query_quant = QueryQuant::kPerTokenHead}), "");
+}
+
+TEST(HpcRopeNormTest, RowsPastTheSlotsBecomeZero) {
+  LayerCase c = kMixed;
+  c.kv_cache_dtype = "fp8";
+  TestLayer layer(c);
+  TestPrologue prologue(layer, {.query_quant = QueryQuant::kPerTokenHead});
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  CommonAttnMetadata common = layer.common(prologue.workspace().begin_step());
+  common.num_actual_tokens = layer.num_live();  // the query has two rows more
+  common.slot_mapping = common.slot_mapping.slice(0, 0, layer.num_live());
+  const HpcAttnMetadata metadata = builder.build(0, common);
+  prologue.module().forward(prologue.forward_args(metadata));
+  const Tensor padding = prologue.out_q().tensor().slice(0, layer.num_live(), 2);
+  for (std::int64_t i = 0; i < 2 * 4 * 64; ++i) {
+    ASSERT_EQ(padding.data_as<const std::uint8_t>()[i], 0);
+  }
+  const Tensor scale = prologue.workspace().take("layer", metadata.step)->q_scale;
+  EXPECT_EQ(reference::element(scale, {layer.num_live() + 1, 3}), 1.0);
+}
+
+TEST(HpcRopeNormTest, AProfilingRunGivesZeros) {
+  TestLayer layer(kMixed);
+  TestPrologue prologue(layer, {});
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  const HpcAttnMetadata metadata =
+      builder.build(0, layer.common(prologue.workspace().begin_step()));
+  for (bool no_metadata : {true, false}) {
+    HpcRopeNormForwardArgs args = prologue.forward_args(metadata);
+    if (no_metadata) args.metadata = nullptr;
+    if (!no_metadata) args.kv_cache = Tensor::contiguous(nullptr, DType::kFloat32, {0});
+    if (no_metadata) args.workspace = nullptr;
+    prologue.module().forward(args);
+    for (std::uint8_t byte : prologue.out_q().bytes()) ASSERT_EQ(byte, 0);
+    EXPECT_FALSE(prologue.workspace().peek("layer", metadata.step));
+  }
+}
+
+TEST(HpcRopeNormTest, ALayerThatSharesKvStoresNone) {
+  TestLayer layer({.q_lens = {2}, .kv_lens = {20}});
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  HpcAttentionImpl(layer.impl_options())
+      .forward(layer.forward_args(builder.build_for_drafting(layer.common())));  // the target's KV
+  TestPrologue prologue(layer, {.stores_kv = false});
+  const HpcAttnMetadata metadata =
+      builder.build(0, layer.common(prologue.workspace().begin_step()));
+  const auto pool = layer.pool_bytes();
+  HpcRopeNormForwardArgs args = prologue.forward_args(metadata);
+  args.kv_cache = {};
+  prologue.module().forward(args);
+  EXPECT_EQ(layer.pool_bytes(), pool);
+  EXPECT_FALSE(prologue.workspace().peek("layer", metadata.step)->kv_written);
+  HpcAttentionImplOptions options = layer.impl_options();
+  options.kv_sharing_target_layer_name = "target";
+  layer.reset_output();
+  HpcAttentionImpl(options).forward(prologue.attention_args(metadata));
+  EXPECT_EQ(layer.pool_bytes(), pool);
+  EXPECT_EQ(layer.check(layer.reference_options(options), prologue.out_q()), "");
+}
+
+TEST(HpcRopeNormTest, OutKAndOutVAreWhatIsStored) {
+  TestLayer layer({.q_lens = {2}, .kv_lens = {20}});
+  TestPrologue prologue(layer, {});
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  const HpcAttnMetadata metadata =
+      builder.build(0, layer.common(prologue.workspace().begin_step()));
+  HpcRopeNormForwardArgs args = prologue.forward_args(metadata);
+  const GuardedTensor out_k(DType::kFloat32, {2, 2, 64});
+  const GuardedTensor out_v(DType::kFloat32, {2, 2, 64});
+  args.out_k = out_k;
+  args.out_v = out_v;
+  prologue.module().forward(args);
+  for (std::int64_t token : {0, 1}) {
+    for (std::int64_t dim : {0, 63}) {
+      EXPECT_EQ(reference::element(out_k, {token, 1, dim}),
+                layer.in_slot(layer.views().k, layer.slot(token), 1, dim));
+      EXPECT_EQ(reference::element(out_v, {token, 1, dim}),
+                layer.in_slot(layer.views().v, layer.slot(token), 1, dim));
+    }
+  }
+}
+
+// ---- weights
+
+constexpr HpcRopeNormOptions norm_options(NormScope scope = NormScope::kHead) {
+  HpcRopeNormOptions options;
+  options.qk_norm_policy = QkNormPolicy::kNormThenRope;
+  options.norm_scope = scope;
+  options.norm_eps = 1e-5;
+  return options;
+}
+
+TEST(HpcRopeNormTest, WeightsKeepTheirAddressOverReloads) {
+  TestLayer layer(kMixed);
+  TestPrologue prologue(layer, norm_options());
+  const void* q_address = prologue.module().q_norm_weight().data();
+  const void* k_address = prologue.module().k_norm_weight().data();
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat8E4M3}) {
+    {
+      // The loader's tensors live no longer than the call, as with an engine that sleeps.
+      testkit::Rng rng(5);
+      GuardedTensor weights(dtype, {64, 2});  // strided: one column each
+      weights.fill_normal(rng);
+      const Tensor q = weights.tensor().select(1, 0);
+      const Tensor k = weights.tensor().select(1, 1);
+      prologue.load(q, k);
+      for (std::int64_t i = 0; i < 64; ++i) {
+        EXPECT_EQ(reference::element(prologue.module().q_norm_weight(), {i}),
+                  reference::element(q, {i}));
+        EXPECT_EQ(reference::element(prologue.module().k_norm_weight(), {i}),
+                  reference::element(k, {i}));
+      }
+    }
+    EXPECT_EQ(prologue.module().q_norm_weight().data(), q_address);
+    EXPECT_EQ(prologue.module().k_norm_weight().data(), k_address);
+  }
+}
+
+TEST(HpcRopeNormTest, BadWeightsAreRefusedAndChangeNothing) {
+  TestLayer layer(kMixed);
+  TestPrologue prologue(layer, norm_options());
+  HpcRopeNorm& module = prologue.module();
+  const GuardedTensor good = GuardedTensor::of_floats(std::vector<double>(64, 3.0));
+  const GuardedTensor longer = GuardedTensor::of_floats(std::vector<double>(128, 3.0));
+  const GuardedTensor ints = GuardedTensor::of_ints(std::vector<std::int32_t>(64, 3));
+  const double before = reference::element(module.q_norm_weight(), {7});
+  const auto error_with = [&](std::vector<NamedWeight> weights) {
+    return error_of([&] { module.process_weights_after_loading(weights); });
+  };
+  EXPECT_EQ(error_with({{"q_norm.weight", good}}),
+            "HpcRopeNorm: weight 'k_norm.weight' is not among the 1 that were loaded.");
+  EXPECT_EQ(error_with({{"q_norm.weight", good}, {"k_norm.weight", longer}}),
+            "HpcRopeNorm: k_norm.weight is float32[128] on cpu, expected shape [64].");
+  EXPECT_EQ(error_with({{"q_norm.weight", good}, {"k_norm.weight", ints}}),
+            "HpcRopeNorm: k_norm.weight has dtype int32, expected a float one.");
+  EXPECT_EQ(reference::element(module.q_norm_weight(), {7}), before);
+}
+
+TEST(HpcRopeNormTest, ForwardBeforeLoadingIsRefused) {
+  TestLayer layer(kMixed);
+  TestPrologue prologue(layer, norm_options());
+  HpcRopeNorm fresh(prologue.module().options());
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  const HpcAttnMetadata metadata =
+      builder.build(0, layer.common(prologue.workspace().begin_step()));
+  EXPECT_NE(error_of([&] {
+              fresh.forward(prologue.forward_args(metadata));
+            }).find("norm weights of layer 'layer' have not been loaded"),
+            std::string::npos);
+}
+
+TEST(HpcRopeNormTest, WithoutNormsThereAreNoWeights) {
+  TestLayer layer(kMixed);
+  TestPrologue prologue(layer, {});
+  EXPECT_FALSE(prologue.module().norms());
+  EXPECT_FALSE(prologue.module().q_norm_weight().defined());
+  EXPECT_NO_THROW(prologue.module().process_weights_after_loading({}));
+}
+
+// ---- support and refusals
+
+TEST(HpcRopeNormTest, SupportGivesEveryReason) {
+  TestLayer layer(kMixed);
+  TestPrologue prologue(layer, {});
+  const HpcModule& module = prologue.module();
+  BackendRequest request{.num_q_heads = 4, .num_kv_heads = 2, .head_dim = 64};
+  EXPECT_TRUE(module.support(request));
+  request.head_dim = 72;
+  request.attention_type = AttentionType::kEncoderOnly;
+  request.kv_cache_dtype = "fp8";
+  const ModuleSupport answer = module.support(request);
+  EXPECT_FALSE(answer);
+  ASSERT_EQ(answer.refusals.size(), 4U);
+  EXPECT_NE(answer.refusals[0].find("head_dim is 72"), std::string::npos);
+  EXPECT_NE(answer.refusals[1].find("made for 4:2 heads of 64"), std::string::npos);
+  EXPECT_NE(answer.refusals[2].find("made for 'auto'"), std::string::npos);
+  EXPECT_NE(answer.refusals[3].find("only a decoder's"), std::string::npos);
+  request = {.num_q_heads = 4, .num_kv_heads = 2, .head_dim = 64};
+  request.query_dtype = DType::kFloat8E4M3;
+  EXPECT_EQ(module.support(request).refusals.back(),
+            "query_dtype is float8_e4m3, and this prologue makes one of the model's dtype");
+}
+
+TEST(HpcRopeNormTest, ConstructorRefusals) {
+  TestLayer layer(kMixed);
+  TestPrologue prologue(layer, norm_options());
+  const auto error_with = [&](auto change) {
+    HpcRopeNormOptions options = prologue.module().options();
+    change(options);
+    return error_of([&] { HpcRopeNorm module(options); });
+  };
+  const auto has = [](const std::string& error, const char* part) {
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+  };
+  has(error_with([](auto& o) { o.layer_name = ""; }), "layer_name is empty");
+  has(error_with([](auto& o) { o.num_kv_heads = 0; }), "num_kv_heads 0");
+  has(error_with([](auto& o) { o.cos_sin_cache = {}; }), "cos_sin_cache is not given");
+  has(error_with([](auto& o) { o.head_dim = 32; }), "even rotary_dim of at most 32");
+  has(error_with([](auto& o) { o.norm_eps = -1.0; }), "norm_eps is -1, expected the model's own");
+  has(error_with([](auto& o) { o.qk_norm_policy = QkNormPolicy::kNone; }), "would not be used");
+  has(error_with([](auto& o) { o.kv_cache_dtype = "int8"; }), "'int8' is not known");
+  has(error_with([](auto& o) { o.query_quant = QueryQuant::kStatic; }),
+      "a float8 query needs a float8 KV cache, got kv_cache_dtype 'auto'");
+}
+
+TEST(HpcRopeNormTest, RefusedCallsWriteNothing) {
+  LayerCase c = kMixed;
+  c.kv_cache_dtype = "fp8";
+  TestLayer layer(c);
+  TestPrologue prologue(layer, {.query_quant = QueryQuant::kStatic});
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  const HpcAttnMetadata good = builder.build(0, layer.common(prologue.workspace().begin_step()));
+  const auto pool = layer.pool_bytes();
+  const auto out_q = prologue.out_q().bytes();
+  const auto refused = [&](const char* part, auto change) {
+    HpcAttnMetadata metadata = good;
+    HpcRopeNormForwardArgs args = prologue.forward_args(metadata);
+    LayerScales scales = prologue.scales();
+    args.scales = &scales;
+    change(args, metadata, scales);
+    const std::string error = error_of([&] { prologue.module().forward(args); });
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+    EXPECT_EQ(layer.pool_bytes(), pool) << part;
+    EXPECT_EQ(prologue.out_q().bytes(), out_q) << part;
+    EXPECT_FALSE(prologue.workspace().peek("layer", good.step)) << part;
+  };
+  refused("workspace is not given", [](auto& a, auto&, auto&) { a.workspace = nullptr; });
+  refused("kv_cache is not given", [](auto& a, auto&, auto&) { a.kv_cache = {}; });
+  refused("qkv is float32", [](auto& a, auto&, auto&) { a.qkv = a.qkv.slice(1, 0, 64); });
+  refused("out_q has dtype float32", [&](auto& a, auto&, auto&) { a.out_q = layer.query(); });
+  refused("expected k_scale and v_scale", [](auto&, auto&, auto& s) { s.k_scale = {}; });
+  refused("scales.q_scale is not given", [](auto&, auto&, auto& s) { s.q_scale = {}; });
+  refused("for step 0", [](auto&, auto& m, auto&) { m.step = 0; });
+  const GuardedTensor lens = GuardedTensor::of_ints(std::vector<std::int32_t>{90, 2, 41});
+  refused("below the request's 3 new tokens", [&](auto&, auto& m, auto&) { m.kv_lens = lens; });
+}
+
+TEST(HpcRopeNormTest, ASecondPrologueInAStepIsRefused) {
+  TestLayer layer(kMixed);
+  TestPrologue prologue(layer, {});
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  const HpcAttnMetadata metadata =
+      builder.build(0, layer.common(prologue.workspace().begin_step()));
+  prologue.module().forward(prologue.forward_args(metadata));
+  EXPECT_NE(error_of([&] {
+              prologue.module().forward(prologue.forward_args(metadata));
+            }).find("has run in step 1 already"),
+            std::string::npos);
+}
+
+// Models on threads of their own share nothing.
+TEST(HpcRopeNormTest, SeveralModelsAtOnce) {
+  std::vector<std::string> failures(4);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    threads.emplace_back([&failures, i] {
+      LayerCase c = kMixed;
+      c.seed = i + 1;
+      TestLayer layer(c);
+      failures[i] = run_both(layer, norm_options());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& failure : failures) EXPECT_EQ(failure, "");
+}
+
+}  // namespace
+}  // namespace hpcattn

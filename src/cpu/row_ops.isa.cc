@@ -15,7 +15,6 @@ using std::int64_t;
 constexpr int kHalfLanes = kLanes / 2;
 typedef float HalfVec __attribute__((vector_size(kHalfLanes * 4)));
 typedef double DoubleVec __attribute__((vector_size(kHalfLanes * 8)));
-
 typedef std::int64_t LongVec __attribute__((vector_size(kHalfLanes * 8)));
 
 /// Cut to 24 bits, of which the last is set where anything was cut: rounded to odd. A second
@@ -52,9 +51,6 @@ HPCATTN_INLINE ByteVec narrow_to_bytes(UintVec codes) {
   return __builtin_convertvector(codes, ByteVec);
 #endif
 }
-
-// ---- formats: kLanes numbers as floats
-// --------------------------------------------------------------
 
 /// Codes of a format of `kExponentBits` and `kMantissaBits`, one a lane. `kLimit` is the code of
 /// what lies past its largest number, `kNan` that of a NaN.
@@ -120,9 +116,6 @@ struct Float8E5M2 {
     return narrow_to_bytes(encode_narrow<5, 2, 0x7b, 0x7e>(value));
   }
 };
-
-// ---- one row
-// -------------------------------------------------------------------------------------
 
 template <typename Format>
 constexpr int64_t kCodeBytes = sizeof(typename Format::Codes) / kLanes;

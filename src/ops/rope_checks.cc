@@ -31,9 +31,6 @@ void check_index(std::string_view arg, const Tensor& tensor,
   check_device(kOp, arg, tensor, device);
 }
 
-// ---- options
-// ---------------------------------------------------------------------------------------
-
 void check_options(const RopeNormStoreKvArgs& args) {
   const auto policy = static_cast<int>(args.norm_policy);
   check(policy >= 0 && policy <= 2, kOp, ": norm_policy is ", policy,
@@ -57,9 +54,6 @@ void check_options(const RopeNormStoreKvArgs& args) {
   check(args.upper_max > 0.0 && args.upper_max <= 448.0, kOp, ": upper_max is ", args.upper_max,
         ", expected above 0 and at most 448, the largest float8_e4m3.");
 }
-
-// ---- tensors
-// ---------------------------------------------------------------------------------------
 
 void check_qkv(const RopeNormStoreKvArgs& args) {
   check_shape(kOp, "q", args.q, {kAnySize, kAnySize, kAnySize});

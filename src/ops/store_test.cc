@@ -211,9 +211,6 @@ TEST(StoreTest, PagesPast2To31ElementsAreFound) {
   EXPECT_EQ(rounded.failure(), "");
 }
 
-// ---- refusals
-// ------------------------------------------------------------------------------------
-
 struct Refusal {
   const char* text;
   std::function<void(StoreKvArgs&)> spoil;

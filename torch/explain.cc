@@ -155,16 +155,17 @@ std::string capabilities() {
                  Backend::page_size_multiple(), R"(, "built": {)", built, "}}");
 }
 
-/// `tasks`: each as [request, kv_head, row_begin, row_end, kv_begin, kv_end, first partial row or
-/// -1, cost], in the order in which workers take them. `kernels`: tasks of each kernel.
+/// `tasks`: each as [request, kv_head, num_heads, row_begin, row_end, kv_begin, kv_end, first
+/// partial row or -1, cost], in the order in which workers take them. `kernels`: tasks of each
+/// kernel.
 std::string plan_tasks(StableTensor plan) {
   return run([&] {
     const Arguments args("plan_tasks");
     const plan::PlanView view = plan::view(args.input("plan", plan));
     const auto show_task = [](const plan::Task& task) {
-      return message("[", task.request, ", ", task.kv_head, ", ", task.row_begin, ", ",
-                     task.row_end, ", ", task.kv_begin, ", ", task.kv_end, ", ", task.partial, ", ",
-                     plan::cost(task), "]");
+      return message("[", task.request, ", ", task.kv_head, ", ", task.num_heads, ", ",
+                     task.row_begin, ", ", task.row_end, ", ", task.kv_begin, ", ", task.kv_end,
+                     ", ", task.partial, ", ", plan::cost(task), "]");
     };
     std::map<std::string, std::int64_t> kernels;
     for (const plan::Task& task : view.tasks) {

@@ -30,19 +30,19 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Task:
-    """A share of a step's work: some rows of one KV head of a request, over a range of its KV.
+    """A share of a step's work: some rows of some KV heads of a request, over a range of its KV.
 
     Attributes:
         request: Index in the batch.
-        kv_head: The KV head, whose group's query heads give the rows.
-        rows: First row and end; row = query token * group + head within the group.
+        kv_heads: First KV head and end; a head's group of query heads gives its rows.
+        rows: Of each KV head, first and end; row = query token * group + head within the group.
         kv: First KV token and end.
         partial: Whether its result is combined with others.
         cost: What the plan balances by.
     """
 
     request: int
-    kv_head: int
+    kv_heads: tuple[int, int]
     rows: tuple[int, int]
     kv: tuple[int, int]
     partial: bool
@@ -98,8 +98,8 @@ def plan_tasks(plan: torch.Tensor) -> PlanTasks:
     """
     answer = json.loads(run(_library.load().plan_tasks, plan))
     tasks = tuple(
-        Task(request, kv_head, (row, row_end), (kv, kv_end), partial >= 0, cost)
-        for request, kv_head, row, row_end, kv, kv_end, partial, cost in answer["tasks"]
+        Task(request, (head, head + heads), (row, row_end), (kv, kv_end), partial >= 0, cost)
+        for request, head, heads, row, row_end, kv, kv_end, partial, cost in answer["tasks"]
     )
     return PlanTasks(
         tasks, answer["kernels"], answer["partial_bytes"], answer["scratch_bytes_per_thread"]

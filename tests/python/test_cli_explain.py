@@ -103,7 +103,8 @@ def test_threads_are_left_as_they_were():
 def test_fixed_split_makes_more_tasks():
     free = run("explain", "--batch", "1x8K", "--json").json["plan"]
     fixed = run("explain", "--batch", "1x8K", "--fixed-split", "256", "--json").json["plan"]
-    assert fixed["num_tasks"] == 8 * 32 > free["num_tasks"]
+    assert fixed["num_tasks"] > free["num_tasks"]
+    assert fixed["num_tasks"] % 32 == 0  # 8192 / 256 splits of every task's heads
 
 
 def test_text_has_kernel_reason_plan_and_picture():
@@ -203,9 +204,27 @@ def test_counts_round_trip():
 
 def test_a_schedule_keeps_every_task_once():
     tasks = [
-        _introspect.Task(i, 0, (0, 1), (0, cost), False, cost)
+        _introspect.Task(i, (0, 1), (0, 1), (0, cost), False, cost)
         for i, cost in enumerate((8, 5, 4, 3))
     ]
     taken, costs = schedule(tasks, 2)
     assert sorted(task.request for mine in taken for task in mine) == [0, 1, 2, 3]
     assert costs == [11, 9]
+
+
+@pytest.mark.parametrize("batch", ["1x8K+3x100", "4x300:70", "1x600:600"])
+def test_tasks_cover_every_pair_once(batch):
+    steps = parse_batch(batch)
+    group = hpcattn.AttentionGroup(8, 2, 64, 16, torch.float32, torch.float32, causal=False)
+    plan = hpcattn.plan_attention(
+        group,
+        torch.tensor(steps.cu_seqlens_q(), dtype=torch.int32),
+        torch.tensor(steps.kv_lens, dtype=torch.int32),
+    )
+    tasks = _introspect.plan_tasks(plan).tasks
+    for request, (kv_len, rows) in enumerate(zip(steps.kv_lens, steps.rows, strict=True)):
+        seen = torch.zeros(2, rows * 4, kv_len, dtype=torch.int32)
+        for task in tasks:
+            if task.request == request:
+                seen[slice(*task.kv_heads), slice(*task.rows), slice(*task.kv)] += 1
+        assert int(seen.min()) == int(seen.max()) == 1

@@ -2,8 +2,7 @@
 """Text from a model, every attention of it computed by hpcattn over paged KV.
 
 One prompt or many take the same path: Transformers' continuous batching, with the attention
-function "paged|hpcattn". `compare` runs the prompts once more, one by one, through Transformers'
-own `generate()` with another attention, and finds the first token that differs.
+function "paged|hpcattn".
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ import copy
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-
-import torch
 
 import hpcattn
 from hpcattn.models import Model
@@ -117,40 +114,6 @@ class Report:
         return self.new_tokens / self.seconds
 
 
-@dataclass(frozen=True)
-class Difference:
-    """The first token of a prompt where another attention goes another way.
-
-    Attributes:
-        prompt_idx: Which prompt.
-        token_idx: Which of its new tokens.
-        expected: The other attention's token as text, or None where its text had ended.
-        got: hpcattn's, likewise.
-    """
-
-    prompt_idx: int
-    token_idx: int
-    expected: str | None
-    got: str | None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The same prompts by another attention.
-
-    Attributes:
-        attention: Its name.
-        seconds: All prompts, one by one.
-        new_tokens: New tokens of all prompts.
-        differences: One for each prompt that differs.
-    """
-
-    attention: str
-    seconds: float
-    new_tokens: int
-    differences: list[Difference] = field(default_factory=list)
-
-
 OnToken = Callable[[int, list[int]], None]
 """Called with a prompt's index and all its new tokens so far, whenever it has a new one."""
 
@@ -249,52 +212,6 @@ def generate(
     )
 
 
-def compare(
-    model: Model,
-    report: Report,
-    attention: str,
-    options: Options | None = None,
-    *,
-    on_prompt: Callable[[int], None] | None = None,
-) -> Comparison:
-    """Runs a report's prompts again, one by one, through `generate()` with another attention.
-
-    Args:
-        model: The model that made the report; it keeps its attention.
-        report: From `generate`.
-        attention: As Transformers names it: "eager", "sdpa", "hpcattn".
-        options: As the report was made with.
-        on_prompt: Is told of each prompt's index when it is done.
-
-    Raises:
-        ValueError: The options sample, so that the texts differ by chance.
-    """
-    options = options or Options()
-    if options.temperature > 0:
-        raise ValueError(
-            f"temperature is {options.temperature}, expected 0 to compare: sampled texts differ by"
-            " chance."
-        )
-    before = model.model.config._attn_implementation
-    model.model.set_attn_implementation(attention)
-    differences: list[Difference] = []
-    seconds, new_tokens = 0.0, 0
-    try:
-        for index, completion in enumerate(report.completions):
-            start = time.perf_counter()
-            tokens = _generate_alone(model, completion.prompt_tokens, options)
-            seconds += time.perf_counter() - start
-            new_tokens += len(tokens)
-            difference = _first_difference(model, index, tokens, completion.tokens)
-            if difference is not None:
-                differences.append(difference)
-            if on_prompt is not None:
-                on_prompt(index)
-    finally:
-        model.model.set_attn_implementation(before)
-    return Comparison(attention, seconds, new_tokens, differences)
-
-
 @dataclass
 class _Run:
     tokens: list[list[int]]
@@ -307,7 +224,7 @@ def _run(
 ) -> _Run:
     """Drives Transformers' continuous batching until all prompts are done."""
     manager = model.model.init_continuous_batching(
-        generation_config=_generation_config(model, options), continuous_batching_config=batching
+        generation_config=generation_config(model, options), continuous_batching_config=batching
     )
     tokens: list[list[int]] = [[] for _ in inputs]
     first_token = 0.0
@@ -355,7 +272,8 @@ class _PeakPages:
         self._handle.remove()
 
 
-def _generation_config(model: Model, options: Options) -> Any:
+def generation_config(model: Model, options: Options) -> Any:
+    """Transformers' GenerationConfig of these options; the rest is the model's own."""
     config = copy.deepcopy(model.model.generation_config)
     config.max_new_tokens = options.max_new_tokens
     config.max_length = None
@@ -366,28 +284,6 @@ def _generation_config(model: Model, options: Options) -> Any:
     # Only rows of a batch that end early are padded; there is one row.
     config.pad_token_id = 0
     return config
-
-
-def _generate_alone(model: Model, prompt: list[int], options: Options) -> list[int]:
-    inputs = torch.tensor([prompt], device=model.model.device)
-    output = model.model.generate(
-        inputs,
-        attention_mask=torch.ones_like(inputs),
-        generation_config=_generation_config(model, options),
-    )
-    tokens: list[int] = output[0, len(prompt) :].tolist()
-    return tokens
-
-
-def _first_difference(
-    model: Model, prompt_idx: int, expected: list[int], got: list[int]
-) -> Difference | None:
-    for token_idx in range(max(len(expected), len(got))):
-        pair = expected[token_idx : token_idx + 1], got[token_idx : token_idx + 1]
-        if pair[0] != pair[1]:
-            texts = [decode(model, tokens) if tokens else None for tokens in pair]
-            return Difference(prompt_idx, token_idx, *texts)
-    return None
 
 
 def _num_pages(model: Model, inputs: list[list[int]], options: Options) -> int:

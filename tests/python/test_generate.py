@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import hpcattn
 import tiny_models
 from hpcattn import generate as engine
-from hpcattn import models
+from hpcattn import generate_compare, models
 from hpcattn.cli.app import app
 from hpcattn.cli.generate import _TextStream
 from hpcattn.generate import Options
@@ -48,7 +48,7 @@ class TestEngine:
         options = Options(max_new_tokens=12)
         report = engine.generate(model, PROMPTS, options)
         for attention in ("eager", "sdpa"):
-            comparison = engine.compare(model, report, attention, options)
+            comparison = generate_compare.compare(model, report, attention, options)
             assert comparison.differences == []
             assert comparison.new_tokens == report.new_tokens
 
@@ -111,7 +111,7 @@ class TestEngine:
         options = Options(max_new_tokens=8)
         report = engine.generate(model, PROMPTS[:1], options)
         assert tokens_of(report) == [tokens[: last + 1]]
-        assert engine.compare(model, report, "eager", options).differences == []
+        assert generate_compare.compare(model, report, "eager", options).differences == []
 
     def test_a_failure_is_told(self, model: models.Model, monkeypatch: pytest.MonkeyPatch) -> None:
         def fails(*_: Any, **__: Any) -> None:
@@ -130,15 +130,15 @@ class TestEngine:
     def test_comparison_of_samples(self, model: models.Model) -> None:
         report = engine.generate(model, PROMPTS[:1], Options(max_new_tokens=2))
         with pytest.raises(ValueError, match="sampled texts differ by chance"):
-            engine.compare(model, report, "eager", Options(temperature=0.5))
+            generate_compare.compare(model, report, "eager", Options(temperature=0.5))
 
     def test_first_difference(self, model: models.Model) -> None:
         a, b, c = (model.tokenizer(letter).input_ids[0] for letter in "abc")
-        difference = engine._first_difference(model, 4, [a, b, a], [a, c, a])
-        assert difference == engine.Difference(4, 1, "b", "c")
-        assert engine._first_difference(model, 4, [a, b], [a, b]) is None
-        longer = engine._first_difference(model, 0, [a], [a, c])
-        assert longer == engine.Difference(0, 1, None, "c")
+        difference = generate_compare._first_difference(model, 4, [a, b, a], [a, c, a])
+        assert difference == generate_compare.Difference(4, 1, "b", "c")
+        assert generate_compare._first_difference(model, 4, [a, b], [a, b]) is None
+        longer = generate_compare._first_difference(model, 0, [a], [a, c])
+        assert longer == generate_compare.Difference(0, 1, None, "c")
 
     @pytest.mark.parametrize(
         ("options", "text"),
@@ -225,7 +225,7 @@ class TestCommand:
     def test_compare_shows_the_first_difference(
         self, run: Any, mode: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        original = engine._generate_alone
+        original = generate_compare._generate_alone
 
         def other(model: models.Model, prompt: list[int], options: Options) -> list[int]:
             tokens = original(model, prompt, options)
@@ -233,7 +233,7 @@ class TestCommand:
                 tokens[2] = model.tokenizer("!").input_ids[0]
             return tokens
 
-        monkeypatch.setattr(engine, "_generate_alone", other)
+        monkeypatch.setattr(generate_compare, "_generate_alone", other)
         result = run("one", "two", mode, "--compare", "eager", "--max-new-tokens", "6")
         assert result.exit_code == 1
         assert "eager: prompt 2 differs first at new token 3: hpcattn " in result.stderr
@@ -316,4 +316,4 @@ def test_smollm2_says_what_eager_says() -> None:
     assert report.calls["paged_attention"] == report.calls["store_kv"]
     assert report.calls["paged_attention"] % 30 == 0
     assert report.calls["paged_attention"] >= 16 * 30
-    assert engine.compare(loaded, report, "eager", options).differences == []
+    assert generate_compare.compare(loaded, report, "eager", options).differences == []

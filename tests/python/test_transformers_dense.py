@@ -261,6 +261,19 @@ def test_cross_attention_equals_eager() -> None:
     assert got.tolist() == expected.tolist()
 
 
+def test_compiled_model_equals_eager() -> None:
+    """torch.compile breaks its graph at hpcattn's functions, and is right around them."""
+    model = tiny_models.make("gemma2_softcap_window_scale", "eager")
+    inputs, mask = left_padded(tiny_models.prompts(9, 20))
+    expected = logits(model, inputs, attention_mask=mask)
+    with tiny_models.attention(model, "hpcattn"):
+        compiled = torch.compile(model, backend="eager")
+        hpcattn.reset_call_counts()
+        got = logits(compiled, inputs, attention_mask=mask)
+    assert hpcattn.call_counts()["packed_attention"] == model.config.num_hidden_layers
+    assert_logits_close(got[mask.bool()], expected[mask.bool()])
+
+
 class TestTokenViews:
     """K and V are read where they lie, whatever the cache's memory order."""
 

@@ -268,3 +268,27 @@ def test_ring_step_of_a_mixed_batch() -> None:
     assert step.cached_places.tolist() == [1, 2]
     assert step.new_places is not None
     assert step.new_places.tolist() == [0, 3, 4, 5]
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_refilled_batch_is_a_new_step(inference: bool) -> None:
+    """Transformers writes each step's lengths into the same memory."""
+    with torch.inference_mode(inference):
+        storage = torch.tensor([0, 1, 2], dtype=torch.int32)
+        cache = FakeCache()
+        args = {
+            "cu_seq_lens_q": storage,
+            "cu_seq_lens_k": torch.tensor([0, 1, 2], dtype=torch.int32),
+            "write_index": [torch.tensor([56, 32])],
+            "read_index": [torch.tensor([], dtype=torch.int64)],
+        }
+        first = steps.step_of(cache, 0, args)  # type: ignore[arg-type]
+        assert first.page_table.tolist() == [[7, 2], [4, -1]]
+        if not inference:
+            assert steps.step_of(cache, 0, args) is first  # type: ignore[arg-type]
+        storage.copy_(torch.tensor([0, 1, 1]))
+        args["cu_seq_lens_k"] = torch.tensor([0, 1, 1], dtype=torch.int32)
+        args["write_index"] = [torch.tensor([16])]
+        second = steps.step_of(cache, 0, args)  # type: ignore[arg-type]
+        assert second.page_table.tolist() == [[7, 2]]
+        assert second.slots.tolist() == [16]

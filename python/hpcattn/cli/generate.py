@@ -62,7 +62,7 @@ def generate(
     import torch
 
     from hpcattn import generate as engine
-    from hpcattn import models
+    from hpcattn import generate_compare, models
 
     texts = _read_prompts(prompts or [], prompts_file)
     options = engine.Options(
@@ -96,7 +96,7 @@ def generate(
     comparisons = []
     if compare is not None:
         for report in reports:
-            comparisons.append(engine.compare(loaded, report, compare, options))
+            comparisons.append(generate_compare.compare(loaded, report, compare, options))
     document = _document(model, dtype, torch.get_num_threads(), reports, comparisons)
     if json_output:
         shell.print_json(document)

@@ -18,7 +18,7 @@ import hpcattn
 from hpcattn import AttentionGroup
 from hpcattn.integrations.transformers.checks import layer_name, refuse_unsupported, softmax_scale
 from hpcattn.integrations.transformers.mask import MaskMeaning, meaning_of
-from hpcattn.integrations.transformers.plans import PlanCache
+from hpcattn.integrations.transformers.plans import PlanCache, outside_graphs
 
 _INT32_MAX = 2**31 - 1
 
@@ -30,6 +30,7 @@ class _Lengths:
     kv_lens: Tensor
 
 
+@outside_graphs
 def dense_attention(
     module: nn.Module,
     query: Tensor,

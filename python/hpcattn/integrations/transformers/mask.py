@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import masking_utils
 
-from hpcattn.integrations.transformers.plans import PlanCache
+from hpcattn.integrations.transformers.plans import PlanCache, outside_graphs
 
 _ATTRIBUTE = "_hpcattn_meaning"
 
@@ -48,6 +48,7 @@ def meaning_of(mask: Tensor) -> MaskMeaning | None:
     return meaning if isinstance(meaning, MaskMeaning) else None
 
 
+@outside_graphs
 def make_mask(
     batch_size: int,
     q_length: int,

@@ -20,9 +20,11 @@ from transformers.generation.continuous_batching import PagedAttentionCache
 import hpcattn
 from hpcattn import AttentionGroup
 from hpcattn.integrations.transformers.checks import layer_name, refuse_unsupported, softmax_scale
+from hpcattn.integrations.transformers.plans import outside_graphs
 from hpcattn.integrations.transformers.steps import GroupStep, RingStep, step_of
 
 
+@outside_graphs
 def paged_cache_attention(
     module: nn.Module,
     query: Tensor,

@@ -2,14 +2,25 @@
 """One plan a step for all layers that are alike."""
 
 from collections.abc import Callable, Hashable
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 import hpcattn
 from hpcattn import AttentionGroup
 
 _T = TypeVar("_T")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def outside_graphs(function: _Function) -> _Function:
+    """Keeps a function out of torch.compile's graphs, which break at it."""
+    disable: Any = torch.compiler.disable
+    kept: _Function = disable(
+        function, reason="hpcattn reads lengths on the host, once for all layers of a step"
+    )
+    return kept
 
 
 class PlanCache:

@@ -85,10 +85,11 @@ def step_of(cache: PagedAttentionCache, layer_idx: int, args: Mapping[str, Any])
         args: Continuous batching's arguments of the forward pass.
     """
     cu_seqlens_q = args["cu_seq_lens_q"]
-    steps = None if cu_seqlens_q.is_inference() else _latest.get(cache)
+    if cu_seqlens_q.is_inference():
+        # Such a tensor has no version, by which a refilled one could be told.
+        return _make(cache, layer_idx, args)
+    steps = _latest.get(cache)
     if steps is None or not steps.is_of(cu_seqlens_q):
-        if cu_seqlens_q.is_inference():  # has no version to know a new batch by
-            return _make(cache, layer_idx, args)
         steps = _latest[cache] = _Steps(cu_seqlens_q)
     group_idx, _ = cache.layer_index_to_group_indices[layer_idx]
     if group_idx not in steps.groups:

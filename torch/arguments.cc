@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/arguments.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -146,6 +148,11 @@ struct Indices {
   }
 };
 
+/// Whether this process is a forked child. The threads of torch's pool are the parent's: a loop
+/// handed to it would wait for them for ever. The library's own pool starts anew in a child.
+std::atomic<bool> forked{false};
+[[maybe_unused]] const int at_fork = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+
 int torch_threads() {
   std::uint32_t threads = 1;
   TORCH_ERROR_CODE_CHECK(torch_get_num_threads(&threads));
@@ -168,7 +175,7 @@ void torch_parallel(int n, const std::function<void(int)>& body) {
 Execution torch_execution() {
   Execution execution;
   execution.num_threads = torch_threads();
-  execution.parallel_for = torch_parallel;
+  if (!forked) execution.parallel_for = torch_parallel;
   return execution;
 }
 

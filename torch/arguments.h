@@ -47,7 +47,8 @@ DType dtype_of(std::string_view op, std::string_view arg, ScalarType type);
 /// A schema's int as the library's, InvalidArgument where it does not fit.
 int int_of(std::string_view op, std::string_view arg, std::int64_t value);
 
-/// Runs on torch's own threads, so that no second pool competes with them.
+/// Runs on torch's own threads, so that no second pool competes with them; in a forked child, which
+/// has none of them, on the library's.
 Execution torch_execution();
 
 /// The text that begins an Unsupported error. Python's wrappers look for it to raise

@@ -32,7 +32,7 @@ def test_calls_and_kernels_are_counted() -> None:
 
 def run_python(code: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -56,20 +56,19 @@ except AttributeError as error:
 
 
 def test_a_process_may_fork_after_calls() -> None:
+    """The child has none of torch's threads, and must not wait for them."""
     code = """
-import os, sys
-sys.path.insert(0, "tests/python")
-import hpcattn, torch
-q = torch.randn(64, 4, 64)
-cu = torch.tensor([0, 64], dtype=torch.int32)
+import os, torch, hpcattn
+torch.set_num_threads(2)
+q = torch.randn(200, 4, 64)
+cu = torch.tensor([0, 200], dtype=torch.int32)
 def run():
     return hpcattn.packed_attention(q, q, q, cu_seqlens_q=cu, cu_seqlens_k=cu, scale=0.1)
 with torch.inference_mode():
-    torch.set_num_threads(1)  # a forked child of OpenMP's threads hangs in torch itself
     first = run()
     child = os.fork()
     if child == 0:
-        os._exit(0 if torch.equal(run(), first) else 3)
+        os._exit(0 if run().numpy().tobytes() == first.numpy().tobytes() else 3)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert run_python(code) == "0\n"

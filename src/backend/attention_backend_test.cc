@@ -8,6 +8,7 @@
 #include "hpcattn/counters.h"
 #include "hpcattn/error.h"
 #include "src/backend/test_layer.h"
+#include "src/cpu/attention/task.h"
 #include "src/ops/support.h"
 
 namespace hpcattn {
@@ -277,14 +278,15 @@ TEST(HpcAttentionBackendTest, ExplainRefusesWithEveryReason) {
 
 // The kernel that explain() names is the one that the counters say has run.
 TEST(HpcAttentionBackendTest, ExplainNamesTheKernelThatRuns) {
-  for (std::int32_t query_tokens : {1, 2, 3, 20}) {
+  constexpr std::int32_t kMostNarrow = cpu::kNarrowRows / 4;  // query tokens of 4 heads a group
+  for (std::int32_t query_tokens : {1, kMostNarrow, kMostNarrow + 1, 20}) {
     const LayerCase c{
         .q_lens = {query_tokens}, .kv_lens = {70}, .num_q_heads = 8, .num_kv_heads = 2};
     BackendRequest request{.num_q_heads = 8, .num_kv_heads = 2, .head_dim = 64};
     request.dtype = DType::kFloat32;
     const KernelExplanation explanation = HpcAttentionBackend::explain(request, query_tokens);
-    EXPECT_EQ(explanation.kernel.find(query_tokens <= 2 ? "cpu/narrow" : "cpu/wide"), 0U)
-        << explanation.kernel;
+    const char* shape = query_tokens <= kMostNarrow ? "cpu/narrow/" : "cpu/wide/";
+    EXPECT_EQ(explanation.kernel.find(shape), 0U) << explanation.kernel;
     EXPECT_NE(explanation.reason.find(std::to_string(4 * query_tokens) + " rows"),
               std::string::npos)
         << explanation.reason;

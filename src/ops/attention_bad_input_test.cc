@@ -290,6 +290,11 @@ TEST(AttentionBadInput, ScalesOfFp8) {
       {"out_scale[0] is -1", [&](Paged& a) { a.options.out_scale = scalar(-1.0F); }},
       {"k_scale has dtype int32, expected float32",
        [](Paged& a) { a.options.k_scale = as_dtype(a.options.k_scale, DType::kInt32); }},
+      {"q_scale is float32[11, 4] on cpu with a null pointer",
+       [](Paged& a) {
+         const Tensor& scale = a.options.q_scale;
+         a.options.q_scale = Tensor(nullptr, scale.dtype(), scale.sizes(), scale.strides());
+       }},
       {"q_scale has dtype int32, expected float32",
        [](Paged& a) { a.options.q_scale = as_dtype(a.options.q_scale, DType::kInt32); }},
       {"q_scale is on cuda:0", [](Paged& a) { a.options.q_scale = on_device(a.options.q_scale); }},

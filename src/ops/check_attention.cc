@@ -113,6 +113,8 @@ void check_query_scale(const Common& c) {
        (scale.rank() == 2 && scale.size(0) == c.q.size(0) && scale.size(1) == c.q.size(1)));
   check(fits, c.op, ": q_scale is ", to_string(scale), ", expected float32 [1] or [", c.q.size(0),
         ", ", c.q.size(1), "] for a float8 q.");
+  check(scale.data() != nullptr || scale.num_elements() == 0, c.op, ": q_scale is ",
+        to_string(scale), " with a null pointer, expected memory.");
   check_dtype(c.op, "q_scale", scale, {DType::kFloat32});
   check_device(c.op, "q_scale", scale, c.q.device());
 }

@@ -162,12 +162,24 @@ std::int64_t plan_words(const AttentionGroup& group, const PlanCapacity& capacit
   constexpr const char* kOp = "plan_words";
   check_group(kOp, group);
   check_fixed_split(kOp, capacity.fixed_split);
-  check(capacity.max_requests >= 0 && capacity.max_tokens >= 0 && capacity.max_kv_len >= 0, kOp,
-        ": max_requests ", capacity.max_requests, ", max_tokens ", capacity.max_tokens,
-        ", max_kv_len ", capacity.max_kv_len, "; expected 0 or more.");
+  for (std::int64_t size : {capacity.max_requests, capacity.max_tokens, capacity.max_kv_len}) {
+    check(size >= 0 && size <= INT32_MAX, kOp, ": max_requests ", capacity.max_requests,
+          ", max_tokens ", capacity.max_tokens, ", max_kv_len ", capacity.max_kv_len,
+          "; expected 0 or more of each, below 2^31.");
+  }
   check(capacity.fixed_split == 0 || capacity.max_kv_len > 0, kOp,
         ": fixed_split needs max_kv_len, which is 0.");
   const int workers = num_threads({.num_threads = capacity.num_workers, .parallel_for = {}});
+  const double splits_of_tile =
+      capacity.fixed_split == 0
+          ? 1.0
+          : 1.0 + static_cast<double>(capacity.max_kv_len / capacity.fixed_split);
+  const double rows = static_cast<double>(capacity.max_tokens) * group.num_q_heads;
+  const double tiles = rows / plan::kTileRows + double(capacity.max_requests) * group.num_kv_heads;
+  check(tiles * splits_of_tile <= static_cast<double>(plan::kMaxTasks), kOp, ": ",
+        capacity.max_tokens, " tokens of ", capacity.max_requests, " requests, ", group.num_q_heads,
+        ":", group.num_kv_heads, " heads and splits of ", capacity.fixed_split, " are over ",
+        plan::kMaxTasks, " tasks. Plan for less, or take a longer fixed_split.");
   const plan::SplitBound bound = plan::split_bound(
       capacity.max_requests, capacity.max_tokens, group.num_kv_heads,
       group.num_q_heads / group.num_kv_heads, workers, capacity.fixed_split, capacity.max_kv_len);
@@ -203,14 +215,22 @@ void make_plan(const PlanArgs& args, const Execution& execution) {
   check(std::int64_t{cu_seqlens.back()} * (group.num_q_heads / group.num_kv_heads) <= INT32_MAX,
         kOp, ": ", cu_seqlens.back(), " query tokens of ", group.num_q_heads / group.num_kv_heads,
         " heads a group are over 2^31 rows. Cut the batch.");
-  const plan::SplitResult split =
-      plan::split({.cu_seqlens_q = cu_seqlens,
-                   .kv_lens = kv_lens,
-                   .num_kv_heads = group.num_kv_heads,
-                   .group = group.num_q_heads / group.num_kv_heads,
-                   .mask = {.causal = group.causal, .window = group.window.value_or(0)},
-                   .num_workers = num_threads(execution),
-                   .fixed_split = args.fixed_split});
+  const plan::SplitInput input{.cu_seqlens_q = cu_seqlens,
+                               .kv_lens = kv_lens,
+                               .num_kv_heads = group.num_kv_heads,
+                               .group = group.num_q_heads / group.num_kv_heads,
+                               .mask = {.causal = group.causal, .window = group.window.value_or(0)},
+                               .num_workers = num_threads(execution),
+                               .fixed_split = args.fixed_split};
+  // Counted before they are made: lengths near 2^31 would fill the memory.
+  const plan::SplitCount count = plan::count_split(input);
+  check(count.tasks <= plan::kMaxTasks, kOp, ": this batch needs over ", plan::kMaxTasks,
+        " tasks. Cut the batch, or take a longer fixed_split.");
+  const std::int64_t words_needed =
+      plan::kHeaderWords + count.tasks * plan::kTaskWords + count.combines * plan::kCombineWords;
+  check(words_needed <= args.plan.size(0), kOp, ": plan has ", args.plan.size(0),
+        " words, this batch needs ", words_needed, ". Size it by plan_words.");
+  const plan::SplitResult split = plan::split(input);
   check(split.num_partial_rows <= INT32_MAX, kOp, ": ", split.num_partial_rows,
         " partial rows are over 2^31. Take a longer fixed_split.");
 
@@ -232,8 +252,6 @@ void make_plan(const PlanArgs& args, const Execution& execution) {
   plan::hash_lengths(args.cu_seqlens_q, args.kv_lens, header.lengths_hash);
 
   const std::int64_t body = plan::body_words(header);
-  check(plan::kHeaderWords + body <= args.plan.size(0), kOp, ": plan has ", args.plan.size(0),
-        " words, this batch needs ", plan::kHeaderWords + body, ". Size it by plan_words.");
   auto* words = args.plan.data_as<std::int32_t>();
   auto* tail = words + plan::kHeaderWords;
   if (!split.tasks.empty()) {

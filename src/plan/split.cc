@@ -2,6 +2,7 @@
 #include "src/plan/split.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace hpcattn::plan {
 namespace {
@@ -18,7 +19,8 @@ constexpr std::int64_t kRowsPerRead = 8;
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Calls visit(request, row_begin, row_end, kv range) for each tile of rows of one KV head.
+/// Calls visit(request, row_begin, row_end, kv range) for each tile of rows of one KV head, until
+/// it returns false.
 template <typename Visit>
 void for_each_tile(const SplitInput& in, const Visit& visit) {
   for (std::size_t request = 0; request < in.kv_lens.size(); ++request) {
@@ -30,7 +32,7 @@ void for_each_tile(const SplitInput& in, const Visit& visit) {
       const std::int64_t before = kv_len - num_tokens;
       const KvRange kv = visible_to_any(in.mask, before + row / in.group,
                                         before + (row_end - 1) / in.group, kv_len);
-      visit(static_cast<std::int32_t>(request), row, row_end, kv);
+      if (!visit(static_cast<std::int32_t>(request), row, row_end, kv)) return;
     }
   }
 }
@@ -62,52 +64,97 @@ Cut cut_tile(const SplitInput& in, std::int64_t rows, KvRange kv, std::int64_t t
   return cut;
 }
 
+/// One tile of rows and how it is cut.
+struct TileCut {
+  std::int32_t request = 0;
+  std::int64_t row_begin = 0;
+  std::int64_t row_end = 0;
+  KvRange kv;
+  std::int64_t heads = 1;      // KV heads of a task
+  std::int64_t step = 1;       // KV tokens of a split ..
+  std::int64_t first_end = 0;  // .. the first one ends here
+  std::int64_t num_splits = 1;
+};
+
+/// The cost of all tiles that one of the `wanted` tasks should have.
+std::int64_t target_cost(const SplitInput& in) {
+  double total = 0.0;  // of lengths near 2^31 it is past 2^63
+  for_each_tile(in, [&](std::int32_t, std::int64_t begin, std::int64_t end, KvRange kv) {
+    total += static_cast<double>(cost_of(end - begin, kv.end - kv.begin)) *
+             static_cast<double>(in.num_kv_heads);
+    return true;
+  });
+  const std::int64_t wanted = in.num_workers <= 1 ? 1 : in.num_workers * kTasksPerWorker;
+  constexpr double kLargest = 0x1p62;
+  return static_cast<std::int64_t>(
+      std::clamp(std::floor(total / static_cast<double>(wanted)), 1.0, kLargest));
+}
+
+/// Calls visit(TileCut) for each tile, until it returns false.
+template <typename Visit>
+void for_each_cut(const SplitInput& in, const Visit& visit) {
+  const std::int64_t target = target_cost(in);
+  for_each_tile(in, [&](std::int32_t request, std::int64_t row, std::int64_t row_end, KvRange kv) {
+    const auto [heads, step] = cut_tile(in, row_end - row, kv, target);
+    // Splits end at multiples of the step where it is fixed, so that a request's bits do not depend
+    // on how far its own window has moved.
+    const std::int64_t first_end =
+        in.fixed_split > 0 ? (kv.begin / step + 1) * step : kv.begin + step;
+    const std::int64_t splits = kv.end <= first_end ? 1 : 1 + ceil_div(kv.end - first_end, step);
+    return visit(TileCut{.request = request,
+                         .row_begin = row,
+                         .row_end = row_end,
+                         .kv = kv,
+                         .heads = heads,
+                         .step = step,
+                         .first_end = first_end,
+                         .num_splits = splits});
+  });
+}
+
 }  // namespace
 
 std::int64_t cost(const Task& task) {
   return cost_of(task.row_end - task.row_begin, task.kv_end - task.kv_begin) * task.num_heads;
 }
 
-SplitResult split(const SplitInput& in) {
-  std::int64_t total = 0;
-  for_each_tile(in, [&](std::int32_t, std::int64_t begin, std::int64_t end, KvRange kv) {
-    total += cost_of(end - begin, kv.end - kv.begin) * in.num_kv_heads;
+SplitCount count_split(const SplitInput& in) {
+  SplitCount count;
+  for_each_cut(in, [&](const TileCut& cut) {
+    const std::int64_t tasks_of_heads = ceil_div(in.num_kv_heads, cut.heads);
+    count.tasks += cut.num_splits * tasks_of_heads;
+    count.combines += cut.num_splits > 1 ? tasks_of_heads : 0;
+    return count.tasks <= kMaxTasks;
   });
-  const std::int64_t target =
-      in.num_workers <= 1 ? std::max<std::int64_t>(total, 1)
-                          : std::max<std::int64_t>(total / (in.num_workers * kTasksPerWorker), 1);
+  return count;
+}
 
+SplitResult split(const SplitInput& in) {
   SplitResult result;
-  for_each_tile(in, [&](std::int32_t request, std::int64_t row, std::int64_t row_end, KvRange kv) {
-    const std::int64_t rows = row_end - row;
-    const auto [heads, step] = cut_tile(in, rows, kv, target);
-    // Splits end at multiples of the step where it is fixed, so that a request's bits do not depend
-    // on how far its own window has moved.
-    const std::int64_t first_end =
-        in.fixed_split > 0 ? (kv.begin / step + 1) * step : kv.begin + step;
-    const std::int64_t splits = kv.end <= first_end ? 1 : 1 + ceil_div(kv.end - first_end, step);
-    for (std::int64_t head = 0; head < in.num_kv_heads; head += heads) {
-      const std::int64_t num_heads = std::min(heads, in.num_kv_heads - head);
-      Task task{.request = request,
+  for_each_cut(in, [&](const TileCut& cut) {
+    const std::int64_t rows = cut.row_end - cut.row_begin;
+    for (std::int64_t head = 0; head < in.num_kv_heads; head += cut.heads) {
+      const std::int64_t num_heads = std::min(cut.heads, in.num_kv_heads - head);
+      Task task{.request = cut.request,
                 .kv_head = static_cast<std::int32_t>(head),
                 .num_heads = static_cast<std::int32_t>(num_heads),
-                .row_begin = static_cast<std::int32_t>(row),
-                .row_end = static_cast<std::int32_t>(row_end)};
-      if (splits > 1) {
+                .row_begin = static_cast<std::int32_t>(cut.row_begin),
+                .row_end = static_cast<std::int32_t>(cut.row_end)};
+      if (cut.num_splits > 1) {
         result.combines.push_back({.request = task.request,
                                    .kv_head = task.kv_head,
                                    .num_heads = task.num_heads,
                                    .row_begin = task.row_begin,
                                    .row_end = task.row_end,
                                    .partial = static_cast<std::int32_t>(result.num_partial_rows),
-                                   .num_splits = static_cast<std::int32_t>(splits)});
+                                   .num_splits = static_cast<std::int32_t>(cut.num_splits)});
       }
-      std::int64_t begin = kv.begin;
-      for (std::int64_t i = 0; i < splits; ++i) {
-        const std::int64_t end = std::min(first_end + i * step, kv.end);
+      std::int64_t begin = cut.kv.begin;
+      for (std::int64_t i = 0; i < cut.num_splits; ++i) {
+        const std::int64_t end = std::min(cut.first_end + i * cut.step, cut.kv.end);
         task.kv_begin = static_cast<std::int32_t>(begin);
         task.kv_end = static_cast<std::int32_t>(end);
-        if (splits > 1) {
+        if (cut.num_splits > 1) {
           task.partial = static_cast<std::int32_t>(result.num_partial_rows);
           result.num_partial_rows += rows * num_heads;
           ++result.num_partials;
@@ -116,6 +163,7 @@ SplitResult split(const SplitInput& in) {
         begin = end;
       }
     }
+    return true;
   });
   std::stable_sort(result.tasks.begin(), result.tasks.end(),
                    [](const Task& a, const Task& b) { return cost(a) > cost(b); });

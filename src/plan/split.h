@@ -29,6 +29,14 @@ struct SplitResult {
   std::int64_t num_partials = 0;
 };
 
+/// How many tasks and combines split() makes, without making them. Stops counting past kMaxTasks.
+struct SplitCount {
+  std::int64_t tasks = 0;
+  std::int64_t combines = 0;
+};
+inline constexpr std::int64_t kMaxTasks = std::int64_t{1} << 26;  // 2 GiB of them
+SplitCount count_split(const SplitInput& input);
+
 /// Pairs of (row, KV token) that a task computes, a few rows counting as more: its reads bound it
 /// then.
 std::int64_t cost(const Task& task);

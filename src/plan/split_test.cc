@@ -34,6 +34,8 @@ struct Batch {
 /// What a plan must be whatever it was made from: each row of each head sees each KV token that any
 /// row of its tile may see exactly once, and the partials tile their buffer.
 void expect_covers(const SplitInput& in, const SplitResult& result) {
+  EXPECT_EQ(count_split(in).tasks, static_cast<std::int64_t>(result.tasks.size()));
+  EXPECT_EQ(count_split(in).combines, static_cast<std::int64_t>(result.combines.size()));
   using Rows = std::tuple<int, int, int, int>;  // request, head, row_begin, row_end
   std::map<Rows, std::vector<KvRange>> ranges;
   std::vector<char> partial_rows(static_cast<std::size_t>(result.num_partial_rows), 0);

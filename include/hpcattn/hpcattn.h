@@ -3,6 +3,7 @@
 #pragma once
 
 #include "hpcattn/attention.h"
+#include "hpcattn/backend.h"
 #include "hpcattn/counters.h"
 #include "hpcattn/error.h"
 #include "hpcattn/merge.h"

@@ -74,6 +74,9 @@ def test_rates_follow_from_the_medians(report):
     assert ours["bytes_per_s"] == pytest.approx(decode["kv_bytes"] / ours["median_s"])
     share = ours["bytes_per_s"] / report["ceilings"]["read_bytes_per_s"]
     assert decode["share_of_read"] == pytest.approx(share)
+    share = ours["bytes_per_s"] / decode["read"]["bytes_per_s"]
+    assert decode["share_of_read_in_turns"] == pytest.approx(share)
+    assert decode["share_of_read_in_turns"] >= decode["share_of_read"]
     assert prefill["flops"] == 4 * 64 * 4 * (40 * 41 // 2)
     best = prefill["contenders"][prefill["sdpa_form"]]["median_s"]
     other = (set(attention.SDPA_PLAIN) - {prefill["sdpa_form"]}).pop()
@@ -186,7 +189,13 @@ def test_progress_goes_to_standard_error():
     assert lines[0] == "[1/2] ceilings of this machine"
     assert lines[1].startswith("[2/2] decode 2x40 bfloat16")
     assert "[1/2]" not in outcome.out
-    for part in ("read bandwidth", "median ms", attention.SDPA_GATHER, "time / ours"):
+    for part in (
+        "read bandwidth",
+        "median ms",
+        "a plain read",
+        attention.SDPA_GATHER,
+        "time / ours",
+    ):
         assert part in outcome.out
 
 

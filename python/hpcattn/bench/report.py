@@ -14,6 +14,9 @@ from rich.text import Text
 
 from hpcattn.bench.runner import SCHEMA
 
+# The read that a decode case took in turns with its contenders, of a buffer of another size.
+PLAIN_READ = "a plain read"
+
 _TITLES = {
     "decode": "Decode: a new token a request, over pages",
     "prefill": "Prefill: all tokens new, causal",
@@ -74,7 +77,10 @@ def _table(kind: str, cases: list[Mapping[str, Any]]) -> Table:
         table.add_column("GFLOP/s", justify="right")
     table.add_column("time / ours", justify="right")
     for case in cases:
-        for index, (name, row) in enumerate(case["contenders"].items()):
+        rows = dict(case["contenders"])
+        if "read" in case:
+            rows[PLAIN_READ] = case["read"]
+        for index, (name, row) in enumerate(rows.items()):
             cells = [
                 case["name"] if index == 0 else "",
                 name,
@@ -89,7 +95,7 @@ def _table(kind: str, cases: list[Mapping[str, Any]]) -> Table:
             if attention:
                 cells.append(_rate(row, "flops_per_s"))
             cells.append(_ratio(case, name))
-            last = index == len(case["contenders"]) - 1
+            last = index == len(rows) - 1
             table.add_row(*cells, style="bold" if index == 0 else None, end_section=last)
     return table
 
@@ -127,6 +133,10 @@ def show(report: Mapping[str, Any], console: Console) -> None:
         for name, note in report["notes"][operator].items():
             console.print(Text(f"{name}: {note}."))
     if "attention" in operators:
+        if any("read" in case for case in measured):
+            size = report["ceilings"]["read_buffer_bytes"] >> 20
+            note = f"{PLAIN_READ}: of {size} MiB, in the same turns; shares are of the run's best read."
+            console.print(Text(note))
         console.print(Text("* the faster of the two forms of SDPA, which the bars are about."))
     console.print(
         Text(

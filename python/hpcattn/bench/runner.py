@@ -168,7 +168,9 @@ def _finish_attention(
     if _READ in timings:
         result["read_floor_s"] = case.kv_bytes / rate
         result["read"] = _row(timings[_READ], read_bytes, 0, rate)
+        # Of the best moment of the run, which is what the bar is about, and of the same moments.
         result["share_of_read"] = case.kv_bytes / ours / rate
+        result["share_of_read_in_turns"] = case.kv_bytes / ours / result["read"]["bytes_per_s"]
 
 
 def _finish_rope(

@@ -135,7 +135,7 @@ def show(report: Mapping[str, Any], console: Console) -> None:
     if "attention" in operators:
         if any("read" in case for case in measured):
             size = report["ceilings"]["read_buffer_bytes"] >> 20
-            note = f"{PLAIN_READ}: of {size} MiB, in the same turns; shares are of the run's best read."
+            note = f"{PLAIN_READ}: of {size} MiB, in the same turns; shares are of the best read."
             console.print(Text(note))
         console.print(Text("* the faster of the two forms of SDPA, which the bars are about."))
     console.print(

@@ -12,7 +12,7 @@ alignas(64) constexpr std::byte kZeroRow[kMaxHeadDim * 4] = {};
 void locate(const TaskInput& in, std::int64_t first_key, KvTile& tile) {
   const std::int64_t left = in.kv_end - first_key;
   tile.first_key = first_key;
-  tile.num_keys = static_cast<int>(left < kTileKv ? left : kTileKv);
+  tile.num_keys = static_cast<int>(left < in.tile_kv ? left : in.tile_kv);
   tile.any_absent = false;
   int key = 0;
   while (key < tile.num_keys) {
@@ -52,6 +52,21 @@ KvTile at_head(const TaskInput& in, const KvTile& tile, int head) {
     if (tile.any_absent && tile.absent[key]) continue;
     result.k[key] += k_offset;
     result.v[key] += v_offset;
+  }
+  return result;
+}
+
+/// What is asked of memory while head `head` is computed: its share of the next tile's rows, dealt out in
+/// the order of their addresses, by token where the heads of a token are neighbours, else by head.
+KvTile share_of(const TaskInput& in, const KvTile& next, int head) {
+  if (in.k.head_bytes > in.k.token_bytes) return at_head(in, next, head);
+  KvTile result = next;
+  for (int i = 0; i < next.num_keys; ++i) {
+    const int index = head * next.num_keys + i;
+    const int key = index / in.num_heads;
+    if (next.any_absent && next.absent[key]) continue;
+    result.k[i] = next.k[key] + (index % in.num_heads) * in.k.head_bytes;
+    result.v[i] = next.v[key] + (index % in.num_heads) * in.v.head_bytes;
   }
   return result;
 }
@@ -211,18 +226,18 @@ void attend(const TaskInput& in, Scratch& s) {
   KvTile tiles[2];
   if (in.kv_begin < in.kv_end) locate(in, in.kv_begin, tiles[0]);
   int current = 0;
-  for (std::int64_t key = in.kv_begin; key < in.kv_end; key += kTileKv, current ^= 1) {
+  for (std::int64_t key = in.kv_begin; key < in.kv_end; key += in.tile_kv, current ^= 1) {
     const KvTile& tile = tiles[current];
     KvTile& next = tiles[current ^ 1];
-    if (key + kTileKv < in.kv_end) {
-      locate(in, key + kTileKv, next);
+    if (key + in.tile_kv < in.kv_end) {
+      locate(in, key + in.tile_kv, next);
     } else {
       next = tile;
     }
     if constexpr (Layout::kReadsInPlace) {
       for (int head = 0; head < in.num_heads; ++head) {
         const RowSpan rows{head * in.rows, in.rows};
-        step<kType, Layout>(in, rows, at_head(in, tile, head), at_head(in, next, head), seen, s);
+        step<kType, Layout>(in, rows, at_head(in, tile, head), share_of(in, next, head), seen, s);
       }
     } else if constexpr (kType == KvType::kFloat32) {
       step<kType, Layout>(in, {0, in.rows}, tile, next, seen, s);

@@ -112,7 +112,7 @@ HPCATTN_INLINE void store_four_sums(float* to, const Vec (&v)[4]) {
 #endif
 }
 
-/// A cache line that is needed soon.
-HPCATTN_INLINE void prefetch(const std::byte* line) { __builtin_prefetch(line, 0, 2); }
+/// A cache line that is needed soon, into all caches.
+HPCATTN_INLINE void prefetch(const std::byte* line) { __builtin_prefetch(line, 0, 3); }
 
 }  // namespace hpcattn::cpu::HPCATTN_ISA

@@ -51,18 +51,18 @@ int int_of(std::string_view op, std::string_view arg, std::int64_t value);
 /// has none of them, on the library's.
 Execution torch_execution();
 
-/// The text that begins an Unsupported error. Python's wrappers look for it to raise
-/// NotImplementedError.
+/// What errors of each kind begin with. No kind of exception passes the stable ABI in every version
+/// of torch, so Python's wrappers raise ValueError and NotImplementedError by these words.
+inline constexpr std::string_view kInvalidPrefix = "invalid argument: ";
 inline constexpr std::string_view kUnsupportedPrefix = "not supported: ";
 
-/// Runs an operator's body. Torch hands std::invalid_argument to Python as ValueError, any other
-/// exception as RuntimeError.
+/// Runs an operator's body. Its errors reach Python as RuntimeError, their kind as a prefix.
 template <typename Body>
 auto run(const Body& body) {
   try {
     return body();
   } catch (const InvalidArgument& error) {
-    throw std::invalid_argument(error.what());
+    throw std::runtime_error(std::string(kInvalidPrefix) + error.what());
   } catch (const Unsupported& error) {
     throw std::runtime_error(std::string(kUnsupportedPrefix) + error.what());
   }

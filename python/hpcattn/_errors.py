@@ -8,28 +8,30 @@ from typing import Any
 
 import torch
 
-_UNSUPPORTED = "not supported: "
+_KINDS: dict[str, type[Exception]] = {
+    "invalid argument: ": ValueError,
+    "not supported: ": NotImplementedError,
+}
 
 
 def run(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls an operator.
 
-    Torch turns an invalid argument into ValueError by itself, and everything else into
-    RuntimeError: what the library does not support is told apart by the beginning of its text.
-    Within torch.compile the call goes to the graph as it is, and an error at run time has torch's
-    own type.
+    Whatever a native operator throws, torch makes it a RuntimeError; the kind is the beginning of
+    its text. Within torch.compile the call goes to the graph as it is, and an error at run time
+    stays a RuntimeError.
 
     Raises:
+        ValueError: An argument contradicts the operator's page.
         NotImplementedError: A sound request for something that the library does not do.
     """
     if torch.compiler.is_compiling():
         return op(*args, **kwargs)
     try:
         return op(*args, **kwargs)
-    except NotImplementedError:
-        raise
     except RuntimeError as error:
         text = str(error)
-        if text.startswith(_UNSUPPORTED):
-            raise NotImplementedError(text.removeprefix(_UNSUPPORTED)) from None
+        for prefix, kind in _KINDS.items():
+            if text.startswith(prefix):
+                raise kind(text.removeprefix(prefix)) from None
         raise

@@ -137,10 +137,12 @@ TEST(AttentionBadInput, RankSizeAndStride) {
       {"out is float32[11, 4, 32]", [](Paged& a) { a.out = a.out.slice(2, 0, 32); }},
       {"out is float32[10, 4, 64]", [](Paged& a) { a.out = a.out.slice(0, 0, 10); }},
       {"out has stride 2 in its last dim", [](Paged& a) { a.out = with_stride(a.out, 2, 2); }},
-      {"out is written and has stride 0", [](Paged& a) { a.out = with_stride(a.out, 1, 0); }},
+      {"out is written and its strides lay entries over each other",
+       [](Paged& a) { a.out = with_stride(a.out, 1, 0); }},
       {"lse is float32[11] on cpu, expected shape [11, 4]",
        [](Paged& a) { a.lse = a.lse.select(1, 0); }},
-      {"lse is written and has stride 0", [](Paged& a) { a.lse = with_stride(a.lse, 0, 0); }},
+      {"lse is written and its strides lay entries over each other",
+       [](Paged& a) { a.lse = with_stride(a.lse, 0, 0); }},
       {"sinks is float32[3] on cpu, expected shape [4]",
        [](Paged& a) { a.options.sinks = a.lse.select(0, 0).slice(0, 0, 3); }},
       {"alibi_slopes is float32[3] on cpu, expected shape [4]",
@@ -365,7 +367,7 @@ TEST(AttentionBadInput, PageIdsOutOfThePool) {
 
 TEST(AttentionBadInput, OutputsThatShareMemoryWithInputs) {
   const std::vector<Row<Paged>> rows = {
-      {"out is written and shares memory with q", [](Paged& a) { a.out = a.q; }},
+      {"out shares memory with q", [](Paged& a) { a.out = a.q; }},
       {"shares memory with k_cache",
        [](Paged& a) {
          a.out = Tensor(a.k_cache.data(), a.out.dtype(), a.out.sizes(), a.out.strides());
@@ -416,7 +418,7 @@ TEST(AttentionBadInput, Packed) {
       {"window is 0", [](Packed& a) { a.options.window = 0; }},
       {"k_scale is given and k is float32",
        [](Packed& a) { a.options.k_scale = a.lse.select(0, 0); }},
-      {"out is written and shares memory with q", [](Packed& a) { a.out = a.q; }},
+      {"out shares memory with q", [](Packed& a) { a.out = a.q; }},
       {"k is on cuda:0", [](Packed& a) { a.k = on_device(a.k); }},
       {"cu_seqlens_k is on cuda:0", [](Packed& a) { a.cu_seqlens_k = on_device(a.cu_seqlens_k); }},
   };

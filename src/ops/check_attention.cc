@@ -10,6 +10,7 @@
 #include "src/common/check.h"
 #include "src/common/float_bits.h"
 #include "src/ops/check_tensor.h"
+#include "src/ops/overlap.h"
 #include "src/ops/support.h"
 #include "src/plan/rows.h"
 
@@ -59,45 +60,34 @@ void check_keys_and_values(const Common& c) {
                   "; supported are: ", attention_dtypes_text(c.q.dtype()), ".");
 }
 
-/// Half-open range of the bytes that a tensor's elements lie in.
-struct ByteRange {
-  const char* begin;
-  const char* end;
-};
-
-ByteRange bytes_of(const Tensor& tensor) {
-  const auto* at = tensor.data_as<const char>();
-  if (tensor.num_elements() == 0) return {at, at};
-  ByteRange range{at, at + size_bytes(tensor.dtype())};
-  for (int dim = 0; dim < tensor.rank(); ++dim) {
-    const std::int64_t reach =
-        (tensor.size(dim) - 1) * tensor.stride(dim) * size_bytes(tensor.dtype());
-    (reach < 0 ? range.begin : range.end) += reach;
-  }
-  return range;
-}
-
-void check_apart(std::string_view op, std::string_view arg, const Tensor& written,
-                 std::string_view other_arg, const Tensor& read) {
-  const ByteRange a = bytes_of(written);
-  const ByteRange b = bytes_of(read);
-  check(a.end <= b.begin || b.end <= a.begin, op, ": ", arg, " is written and shares memory with ",
-        other_arg, ", expected memory of its own.");
-}
-
 void check_outputs(const Common& c) {
   check_shape(c.op, "out", c.out, {c.q.size(0), c.q.size(1), c.q.size(2)});
   check_device(c.op, "out", c.out, c.q.device());
   check_last_contiguous(c.op, "out", c.out);
-  check_no_overlap(c.op, "out", c.out);
-  check_apart(c.op, "out", c.out, "q", c.q);
-  check_apart(c.op, "out", c.out, c.k_name, c.k);
-  check_apart(c.op, "out", c.out, c.v_name, c.v);
-  if (!c.lse.defined()) return;
-  check_shape(c.op, "lse", c.lse, {c.q.size(0), c.q.size(1)});
-  check_dtype(c.op, "lse", c.lse, {DType::kFloat32});
-  check_device(c.op, "lse", c.lse, c.q.device());
-  check_no_overlap(c.op, "lse", c.lse);
+  if (c.lse.defined()) {
+    check_shape(c.op, "lse", c.lse, {c.q.size(0), c.q.size(1)});
+    check_dtype(c.op, "lse", c.lse, {DType::kFloat32});
+    check_device(c.op, "lse", c.lse, c.q.device());
+  }
+  const NamedTensor outputs[] = {{"out", &c.out}, {"lse", &c.lse}};
+  const NamedTensor inputs[] = {{"q", &c.q}, {c.k_name, &c.k}, {c.v_name, &c.v}};
+  check_outputs_apart(c.op, outputs, inputs);
+}
+
+/// Of the tokens that are computed: a scale of padding may be anything.
+void check_query_scale_values(const Common& c) {
+  const Tensor& scale = c.options.q_scale;
+  const bool per_token = scale.rank() == 2;
+  const std::int64_t tokens = per_token ? index_at(c.cu_seqlens_q, c.cu_seqlens_q.size(0) - 1) : 1;
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    for (std::int64_t head = 0; head < (per_token ? scale.size(1) : 1); ++head) {
+      const std::int64_t offset =
+          token * scale.stride(0) + (per_token ? head * scale.stride(1) : 0);
+      const float value = scale.data_as<const float>()[offset];
+      check(std::isfinite(value) && value >= 0.0F, c.op, ": q_scale of token ", token, ", head ",
+            head, " is ", value, ", expected a finite scale, 0 or more.");
+    }
+  }
 }
 
 void check_query_scale(const Common& c) {
@@ -117,6 +107,7 @@ void check_query_scale(const Common& c) {
         to_string(scale), " with a null pointer, expected memory.");
   check_dtype(c.op, "q_scale", scale, {DType::kFloat32});
   check_device(c.op, "q_scale", scale, c.q.device());
+  check_query_scale_values(c);
 }
 
 void check_scale_of(const Common& c, std::string_view arg, const Tensor& scale, std::string_view of,
@@ -141,6 +132,11 @@ void check_options(const Common& c) {
     check_shape(c.op, "alibi_slopes", o.alibi_slopes, {c.q.size(1)});
     check_dtype(c.op, "alibi_slopes", o.alibi_slopes, {DType::kFloat32});
     check_device(c.op, "alibi_slopes", o.alibi_slopes, c.q.device());
+    for (std::int64_t head = 0; head < o.alibi_slopes.size(0); ++head) {
+      const float slope = o.alibi_slopes.data_as<const float>()[head * o.alibi_slopes.stride(0)];
+      check(std::isfinite(slope), c.op, ": alibi_slopes[", head, "] is ", slope,
+            ", expected a finite number.");
+    }
   }
   if (o.sinks.defined()) {
     check_shape(c.op, "sinks", o.sinks, {c.q.size(1)});
@@ -215,10 +211,10 @@ void check_paged_attention(const PagedAttentionArgs& args) {
                   ", expected ", supported_page_sizes_text(), ".");
   check_outputs(c);
   check_keys_and_values(c);
-  check_options(c);
   check_shape(c.op, "kv_lens", args.kv_lens, {kAnySize});
   check_index_tensor(c, "kv_lens", args.kv_lens);
   check_cu_seqlens_q(c, args.kv_lens.size(0));
+  check_options(c);
   check_shape(c.op, "page_table", args.page_table, {args.kv_lens.size(0), kAnySize});
   check_index_tensor(c, "page_table", args.page_table);
   check_pages(args);
@@ -240,13 +236,13 @@ void check_packed_attention(const PackedAttentionArgs& args) {
   check_shape(c.op, "v", c.v, {c.k.size(0), c.k.size(1), c.k.size(2)});
   check_outputs(c);
   check_keys_and_values(c);
-  check_options(c);
   check_shape(c.op, "cu_seqlens_k", args.cu_seqlens_k, {kAnySize});
   check(args.cu_seqlens_k.size(0) >= 1, c.op, ": cu_seqlens_k is ", to_string(args.cu_seqlens_k),
         ", expected one entry more than there are requests.");
   check_index_tensor(c, "cu_seqlens_k", args.cu_seqlens_k);
   check_cu_seqlens_q(c, args.cu_seqlens_k.size(0) - 1);
   check_cu_seqlens(c.op, "cu_seqlens_k", args.cu_seqlens_k, c.k.size(0), "tokens in k");
+  check_options(c);
 }
 
 }  // namespace hpcattn::ops

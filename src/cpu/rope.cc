@@ -184,31 +184,34 @@ class TokenWorker {
 
   void key(std::int64_t token, std::int64_t slot) {
     const double factor = token_factor(args_.k, token);
+    const CachePlace place = slot == kNoSlot ? CachePlace{} : CachePlace(args_.k_cache, slot);
     for (std::int64_t head = 0; head < p_.num_kv_heads; ++head) {
       transform(args_.k, token, head, p_.k_weight, factor);
       const double scale = p_.k_scales[static_cast<std::size_t>(head)];
       const auto store = [&](char* target, DType dtype) {
         ops_.store(row_.data(), scale, p_.head_dim, target, dtype);
       };
-      if (slot != kNoSlot) store(CachePlace(args_.k_cache, slot).head(head), args_.k_cache.dtype());
+      if (slot != kNoSlot) store(place.head(head), args_.k_cache.dtype());
       if (args_.out_k.defined()) store(row_address(args_.out_k, token, head), args_.out_k.dtype());
     }
   }
 
   void value(std::int64_t token, std::int64_t slot) {
+    const CachePlace place = slot == kNoSlot ? CachePlace{} : CachePlace(args_.v_cache, slot);
+    const auto row_bytes = static_cast<std::size_t>(p_.head_dim * size_bytes(args_.v.dtype()));
     for (std::int64_t head = 0; head < p_.num_kv_heads; ++head) {
       const char* input = row_address(args_.v, token, head);
       const auto store = [&](char* target, DType dtype) {
         if (target == input) return;  // out_v is v itself
         if (dtype == args_.v.dtype()) {
-          std::memcpy(target, input, static_cast<std::size_t>(p_.head_dim * size_bytes(dtype)));
+          std::memcpy(target, input, row_bytes);
           return;
         }
         ops_.load(input, args_.v.dtype(), p_.head_dim, row_.data());
         ops_.store(row_.data(), p_.v_scales[static_cast<std::size_t>(head)], p_.head_dim, target,
                    dtype);
       };
-      if (slot != kNoSlot) store(CachePlace(args_.v_cache, slot).head(head), args_.v_cache.dtype());
+      if (slot != kNoSlot) store(place.head(head), args_.v_cache.dtype());
       if (args_.out_v.defined()) store(row_address(args_.out_v, token, head), args_.out_v.dtype());
     }
   }

@@ -23,9 +23,10 @@ char* row_address(const Tensor& tensor, std::int64_t i, std::int64_t j);
 
 /// Where the heads of one token lie in a cache.
 struct CachePlace {
-  char* first_head;
-  std::int64_t head_bytes;  // from one head to the next
+  char* first_head = nullptr;
+  std::int64_t head_bytes = 0;  // from one head to the next
 
+  CachePlace() = default;
   /// `slot` counts tokens of the pool: page * page_size + place in the page.
   CachePlace(const Tensor& cache, std::int64_t slot);
   char* head(std::int64_t index) const { return first_head + index * head_bytes; }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # make generate   text of a real model, every attention of it by hpcattn   (PROMPT='...', ARGS='...')
-# make test       all fast tests: lint, C++ (release, ASan+UBSan, TSan, consumer, fuzz), pytest
+# make test       all fast tests: lint, C++ (release, consumer, ASan+UBSan with fuzz, TSan), pytest
 # make test-long  the same at full length, two torch versions, coverage
 # make help       the rest
 #
@@ -61,7 +61,7 @@ generate: $(VENV)/.package  ## text of a real model; PROMPT='...' for your own, 
 
 .PHONY: test
 test:  ## all fast tests
-	@$(PYTHON) tools/run_checks.py setup lint test-cpp test-asan test-fuzz test-tsan package test-python
+	@$(PYTHON) tools/run_checks.py setup lint test-cpp test-asan test-tsan package test-python
 
 .PHONY: test-long
 test-long:  ## the long ones: full fuzz, full sanitizers, two torch versions, coverage
@@ -129,7 +129,7 @@ test-cpp: $(VENV)/.run  ## C++ tests, optimised; the example, in the tree and ou
 	@ctest --preset release
 
 .PHONY: test-asan test-asan-long
-test-asan: $(VENV)/.run  ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+test-asan: $(VENV)/.run  ## C++ tests and a short fuzz under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(call build,asan)
 	@ctest --preset asan
 test-asan-long:

@@ -7,6 +7,7 @@
 #include "hpcattn/plan.h"
 #include "hpcattn/store.h"
 #include "src/backend/fill.h"
+#include "src/backend/on_cpu.h"
 #include "src/backend/reasons.h"
 #include "src/common/check.h"
 #include "src/ops/check_attention.h"
@@ -79,7 +80,7 @@ void HpcAttentionImpl::forward(const HpcAttentionForwardArgs& args,
   ops::check_shape(kOp, "output", args.output,
                    {ops::kAnySize, options_.num_heads, options_.head_size});
   ops::check_no_overlap(kOp, "output", args.output);
-  ops::check_device(kOp, "output", args.output, Device{});
+  check_on_cpu(kOp, "output", args.output);
   const std::int64_t num_tokens = args.output.size(0);
   if (args.lse.defined()) {
     ops::check_shape(kOp, "lse", args.lse, {num_tokens, options_.num_heads});

@@ -219,6 +219,20 @@ TEST(HpcAttentionImplTest, AProloguesResultIsUsedAndTaken) {
   EXPECT_FALSE(workspace.peek("layer", metadata.step));
 }
 
+// A prologue that only rotates: K and V are the attention's to store.
+TEST(HpcAttentionImplTest, APrologueThatStoredNothingLeavesTheWriteToTheAttention) {
+  TestLayer layer({.q_lens = {2}, .kv_lens = {20}});
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  StepWorkspace workspace;
+  const HpcAttnMetadata metadata = builder.build(0, layer.common(workspace.begin_step()));
+  workspace.put("layer", metadata.step, {.num_tokens = 2, .query = layer.query().data()});
+  HpcAttentionForwardArgs args = layer.forward_args(metadata);
+  args.workspace = &workspace;
+  HpcAttentionImpl(layer.impl_options()).forward(args);
+  EXPECT_EQ(layer.wrong_slots(), 0);
+  EXPECT_EQ(layer.check(layer.reference_options(layer.impl_options())), "");
+}
+
 TEST(HpcAttentionImplTest, AResultMadeForSomethingElseIsRefused) {
   TestLayer layer({.q_lens = {2}, .kv_lens = {20}});
   HpcAttnMetadataBuilder builder(layer.builder_options());
@@ -382,7 +396,12 @@ TEST(HpcAttentionImplTest, CrossAttentionReadsTheEncodersPages) {
 
   for (bool first_step : {true, false}) {
     if (!first_step) common.slot_mapping = {};
-    const HpcAttnMetadata metadata = builder.build(0, common);
+    HpcAttnMetadata metadata = builder.build(0, common);
+    EXPECT_FALSE(metadata.causal);
+    if (!first_step) {  // metadata made by hand for a causal step: there is no mask all the same
+      metadata.causal = true;
+      metadata.plan = {};
+    }
     const GuardedTensor query = encoder.random({10, 4, 64});
     const GuardedTensor output(DType::kFloat32, {10, 4, 64});
     HpcAttentionForwardArgs args = encoder.forward_args(metadata);
@@ -403,6 +422,21 @@ TEST(HpcAttentionImplTest, CrossAttentionReadsTheEncodersPages) {
                                                                 .options = want});
     EXPECT_EQ(testkit::check_outputs(output, {}, want, result, "cross"), "");
   }
+}
+
+TEST(HpcAttentionImplTest, OtherDevicesAreRefusedForWantOfKernels) {
+  TestLayer layer({.q_lens = {2}, .kv_lens = {20}});
+  HpcAttnMetadataBuilder builder(layer.builder_options());
+  const HpcAttnMetadata metadata = metadata_of(builder, layer);
+  HpcAttentionForwardArgs args = layer.forward_args(metadata);
+  args.output = Tensor(args.output.data(), args.output.dtype(), args.output.sizes(),
+                       args.output.strides(), {.type = DeviceType::kCuda, .index = 2});
+  const HpcAttentionImpl impl(layer.impl_options());
+  EXPECT_EQ(
+      error_of([&] { impl.forward(args); }),
+      "HpcAttentionImpl: output is on cuda:2; this build has kernels for the cpu alone. Move the "
+      "tensors to the cpu.");
+  EXPECT_THROW(impl.forward(args), Unsupported);
 }
 
 // ---- refusals leave everything as it was

@@ -67,6 +67,28 @@ TEST(GraphMetadataTest, ReplaysFollowNewLengthsAtTheSameAddresses) {
   }
 }
 
+// Nothing of a larger step is left for the rows, requests and pages of a smaller one to find.
+TEST(GraphMetadataTest, WhatAStepLeavesFreeIsPadding) {
+  TestLayer captured({.q_lens = {1, 1, 2}, .kv_lens = {40, 50, 60}});
+  HpcAttnMetadataBuilder builder(options_for(captured));
+  HpcAttnMetadata metadata = builder.build_for_graph_capture(captured.common());
+  TestLayer step({.q_lens = {1}, .kv_lens = {20}});
+  builder.update_in_place(metadata, step.common());
+  const auto* cu = metadata.cu_seqlens_q.data_as<const std::int32_t>();
+  EXPECT_EQ((std::vector<std::int32_t>(cu, cu + 4)), (std::vector<std::int32_t>{0, 1, 1, 1}));
+  const auto* lens = metadata.kv_lens.data_as<const std::int32_t>();
+  EXPECT_EQ((std::vector<std::int32_t>(lens, lens + 3)), (std::vector<std::int32_t>{20, 0, 0}));
+  const auto* slots = metadata.slot_mapping.data_as<const std::int64_t>();
+  EXPECT_EQ((std::vector<std::int64_t>(slots, slots + 4)),
+            (std::vector<std::int64_t>{step.slot(0), -1, -1, -1}));
+  const auto* pages = metadata.page_table.data_as<const std::int32_t>();
+  const std::int64_t columns = metadata.page_table.size(1);
+  EXPECT_EQ(columns, 32);
+  for (std::int64_t i = 0; i < 3 * columns; ++i) {
+    EXPECT_EQ(pages[i], i < 2 ? step.page_table().data_as<const std::int32_t>()[i] : -1) << i;
+  }
+}
+
 TEST(GraphMetadataTest, PlanIsThatOfAFreshBuild) {
   TestLayer captured({.q_lens = {1, 1}, .kv_lens = {5, 5}});
   HpcAttnMetadataBuilder builder(options_for(captured));

@@ -6,6 +6,7 @@
 
 #include "hpcattn/backend/kv_cache.h"
 #include "src/backend/fill.h"
+#include "src/backend/on_cpu.h"
 #include "src/backend/reasons.h"
 #include "src/common/check.h"
 #include "src/common/float_bits.h"
@@ -126,7 +127,7 @@ void HpcRopeNorm::forward(const HpcRopeNormForwardArgs& args, const Execution& e
   ops::check_shape(kOp, "out_q", args.out_q,
                    {ops::kAnySize, options_.num_heads, options_.head_dim});
   ops::check_no_overlap(kOp, "out_q", args.out_q);
-  ops::check_device(kOp, "out_q", args.out_q, Device{});
+  check_on_cpu(kOp, "out_q", args.out_q);
   const bool no_cache_yet = args.kv_cache.defined() && args.kv_cache.num_elements() == 0;
   if (args.metadata == nullptr || (options_.stores_kv && no_cache_yet)) {
     fill_zero(args.out_q);

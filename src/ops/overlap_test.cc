@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "hpcattn/error.h"
 #include "src/testing/guarded_tensor.h"
 
 namespace hpcattn::ops {
@@ -66,6 +67,62 @@ TEST(Overlap, AgreesWithCountingElementsOnRandomViews) {
   }
   EXPECT_GT(apart, 500);
   EXPECT_LT(apart, 3500);
+}
+
+// K and V of a layer, laid out apart, as halves and interleaved.
+TEST(Overlap, KAndVOfOnePoolAreApart) {
+  const std::vector<std::int64_t> sizes = {3, 8, 2, 16};
+  const std::vector<std::int64_t> halves = {512, 32, 16, 1};
+  EXPECT_FALSE(may_share_memory(view(0, sizes, halves), view(256, sizes, halves)));
+  EXPECT_TRUE(may_share_memory(view(0, sizes, halves), view(240, sizes, halves)));
+  const std::vector<std::int64_t> interleaved = {512, 32, 256, 1};
+  EXPECT_FALSE(may_share_memory(view(0, sizes, interleaved), view(16, sizes, interleaved)));
+  EXPECT_TRUE(may_share_memory(view(0, sizes, interleaved), view(15, sizes, interleaved)));
+}
+
+// Rows of 8 in steps of 24, and rows of 4 in steps of 36: they first meet at 72.
+TEST(Overlap, UnlikeStridesAreSolvedExactly) {
+  const Tensor rows = view(0, {20, 8}, {24, 1});
+  EXPECT_FALSE(may_share_memory(rows, view(8, {2, 4}, {36, 1})));
+  EXPECT_TRUE(may_share_memory(rows, view(8, {3, 4}, {32, 1})));
+  EXPECT_TRUE(may_share_memory(rows, view(84, {3, 4}, {-36, 1})));
+}
+
+TEST(Overlap, EmptyTensorsShareNothing) {
+  EXPECT_FALSE(may_share_memory(view(0, {0, 8}, {8, 1}), view(0, {4, 8}, {8, 1})));
+  EXPECT_FALSE(may_share_memory(view(0, {4, 8}, {8, 1}), view(0, {4, 0}, {8, 1})));
+}
+
+TEST(Overlap, StridesThatLeaveTheAddressSpaceAreRefused) {
+  for (std::int64_t stride :
+       {std::int64_t{1} << 61, std::int64_t{-1} << 61, std::int64_t{1} << 55}) {
+    const Tensor wild = view(0, {3, 8}, {stride, 1});
+    EXPECT_THROW(may_share_memory(wild, view(0, {4, 8}, {8, 1})), InvalidArgument) << stride;
+  }
+}
+
+TEST(Overlap, OutputsMustBeApartButInPlaceIsFine) {
+  const Tensor a = view(0, {4, 8}, {16, 1});
+  const Tensor b = view(8, {4, 8}, {16, 1});
+  const Tensor shifted = view(4, {4, 8}, {16, 1});
+  const Tensor missing;
+  const std::array<NamedTensor, 2> outputs{{{"out", &a}, {"none", &missing}}};
+  const std::array<NamedTensor, 2> apart{{{"in", &b}, {"none", &missing}}};
+  EXPECT_NO_THROW(check_outputs_apart("op", outputs, apart));
+  const std::array<NamedTensor, 1> overlapping{{{"in", &shifted}}};
+  EXPECT_THROW(check_outputs_apart("op", outputs, overlapping), InvalidArgument);
+  const std::array<InPlacePair, 1> shifted_pair{{{&a, &shifted}}};
+  EXPECT_THROW(check_outputs_apart("op", outputs, overlapping, shifted_pair), InvalidArgument);
+
+  const Tensor same = a;
+  const std::array<NamedTensor, 1> in_place{{{"in", &same}}};
+  EXPECT_THROW(check_outputs_apart("op", outputs, in_place), InvalidArgument);
+  const std::array<InPlacePair, 1> pair{{{&a, &same}}};
+  EXPECT_NO_THROW(check_outputs_apart("op", outputs, in_place, pair));
+
+  const Tensor folded = view(0, {4, 8}, {7, 1});
+  const std::array<NamedTensor, 1> folded_output{{{"out", &folded}}};
+  EXPECT_THROW(check_outputs_apart("op", folded_output, {}), InvalidArgument);
 }
 
 }  // namespace

@@ -169,10 +169,14 @@ def generate(
 
     Raises:
         ValueError: No prompts, an empty one, or a cache that can not hold one prompt to its end.
+        NotImplementedError: Transformers' version has another continuous batching.
         RuntimeError: The generation failed; the message says why.
     """
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
+    from hpcattn.integrations.transformers.paged import check_transformers_version
+
+    check_transformers_version()
     options = options or Options()
     if not prompts:
         raise ValueError("no prompts, expected at least one.")

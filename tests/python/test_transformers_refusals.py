@@ -194,6 +194,14 @@ class TestPaged:
         with refused(kind, text):
             paged_cache_attention(Layer(), *qkv(), cache=Cache(), **arguments)  # type: ignore[arg-type]
 
+    @pytest.mark.parametrize("version", ["5.15.1", "5.18.0", "6.0.0.dev0"])
+    def test_other_versions_of_transformers(
+        self, version: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(transformers, "__version__", version)
+        with refused(NotImplementedError, f"needs transformers 5.16 or 5.17, got {version}"):
+            paged_cache_attention(Layer(), *qkv(), cache=object())  # type: ignore[arg-type]
+
     def test_mask(self) -> None:
         query, key, value, _ = qkv()
         with refused(NotImplementedError, "with a paged cache, expected None"):

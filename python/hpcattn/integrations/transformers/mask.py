@@ -114,10 +114,14 @@ def make_mask(
 
 def _leaves(function: Callable[..., Any]) -> list[Callable[..., Any]]:
     """The functions of which and_masks made this one, nested ones opened."""
-    if getattr(function, "__qualname__", "") != "and_masks.<locals>.and_mask":
-        return [function]
-    parts = _closure(function)["mask_functions"]
-    return [leaf for part in parts for leaf in _leaves(part)]
+    kind = getattr(function, "__qualname__", "")
+    if kind == "and_masks.<locals>.and_mask":
+        parts = _closure(function)["mask_functions"]
+        return [leaf for part in parts for leaf in _leaves(part)]
+    if kind == "remap_positions_for_packed_sequence.<locals>.inner_mask":
+        # Counts positions from each packed sequence's first token, as hpcattn's requests do.
+        return _leaves(_closure(function)["mask_function"])
+    return [function]
 
 
 def _closure(function: Callable[..., Any]) -> dict[str, Any]:

@@ -12,16 +12,40 @@ a later chunk of several tokens overwrites what its own first tokens must still 
 `window - 1` cached tokens are copied out before that, as the ring leaves no choice.
 """
 
-from typing import Any
+from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import transformers
 from torch import Tensor, nn
-from transformers.generation.continuous_batching import PagedAttentionCache
 
 import hpcattn
 from hpcattn import AttentionGroup
 from hpcattn.integrations.transformers.checks import layer_name, refuse_unsupported, softmax_scale
 from hpcattn.integrations.transformers.plans import outside_graphs
 from hpcattn.integrations.transformers.steps import GroupStep, RingStep, step_of
+
+if TYPE_CHECKING:
+    from transformers.generation.continuous_batching import PagedAttentionCache
+
+# How Transformers lays a ring out is not part of its interface: 5.15 does it otherwise, 5.18 reads
+# the cache itself, and 5.19 admits no attention function but its own.
+_FIRST_VERSION, _END_VERSION = (5, 16), (5, 18)
+
+
+def check_transformers_version() -> None:
+    """Refuses versions whose continuous batching this module was not written for.
+
+    Raises:
+        NotImplementedError: Another version of Transformers is installed.
+    """
+    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    if not _FIRST_VERSION <= version < _END_VERSION:
+        raise NotImplementedError(
+            "hpcattn: continuous batching needs transformers 5.16 or 5.17, got"
+            f" {transformers.__version__}. pip install 'transformers>=5.16,<5.18', or use"
+            " generate() with attn_implementation='hpcattn'."
+        )
 
 
 @outside_graphs
@@ -61,8 +85,8 @@ def paged_cache_attention(
         [1, num_tokens, q_heads, head_dim] and no weights.
 
     Raises:
-        NotImplementedError: See checks.refuse_unsupported; also a mask, or attention that is not
-            causal.
+        NotImplementedError: See checks.refuse_unsupported; also a mask, attention that is not
+            causal, and other versions of Transformers than 5.16 and 5.17.
         ValueError: No cache, a block size that is no multiple of 8, or contradicting windows.
     """
     refuse_unsupported(module, query, key, value, dropout=dropout, s_aux=s_aux, kwargs=kwargs)
@@ -72,6 +96,7 @@ def paged_cache_attention(
             " no paged cache. It serves generate_batch(); use attn_implementation='hpcattn' for"
             " generate() and plain forward passes."
         )
+    check_transformers_version()
     _refuse_outside_contract(module, cache, attention_mask, sliding_window, is_causal, kwargs)
     layer_idx = _layer_idx(module)
     step = step_of(cache, layer_idx, kwargs)

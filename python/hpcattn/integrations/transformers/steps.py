@@ -4,16 +4,20 @@
 They are made from Transformers' arguments at the first layer of a group and serve its other layers.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
-from transformers.generation.continuous_batching import PagedAttentionCache
 
 from hpcattn.integrations.transformers.plans import PlanCache
+
+if TYPE_CHECKING:
+    from transformers.generation.continuous_batching import PagedAttentionCache
 
 
 @dataclass

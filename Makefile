@@ -47,7 +47,7 @@ endif
 PACKAGE_SOURCES := $(shell find CMakeLists.txt pyproject.toml LICENSE README.md cmake include src torch python \
   -type f -not -name '*_test.cc' -not -path '*/__pycache__/*' 2>/dev/null)
 CXX_FILES = $(shell find include src torch fuzz examples -name '*.cc' -o -name '*.h')
-PYTHON_PATHS := python tests tools
+PYTHON_PATHS := python tests tools docs/figures
 
 .PHONY: help
 help:  ## this text

@@ -170,10 +170,9 @@ std::int64_t plan_words(const AttentionGroup& group, const PlanCapacity& capacit
   check(capacity.fixed_split == 0 || capacity.max_kv_len > 0, kOp,
         ": fixed_split needs max_kv_len, which is 0.");
   const int workers = num_threads({.num_threads = capacity.num_workers, .parallel_for = {}});
-  const double splits_of_tile =
-      capacity.fixed_split == 0
-          ? 1.0
-          : 1.0 + static_cast<double>(capacity.max_kv_len / capacity.fixed_split);
+  const std::int64_t further_splits =
+      capacity.fixed_split == 0 ? 0 : capacity.max_kv_len / capacity.fixed_split;
+  const double splits_of_tile = 1.0 + static_cast<double>(further_splits);
   const double rows = static_cast<double>(capacity.max_tokens) * group.num_q_heads;
   const double tiles = rows / plan::kTileRows + double(capacity.max_requests) * group.num_kv_heads;
   check(tiles * splits_of_tile <= static_cast<double>(plan::kMaxTasks), kOp, ": ",

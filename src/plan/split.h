@@ -35,7 +35,7 @@ struct SplitCount {
   std::int64_t combines = 0;
 };
 inline constexpr std::int64_t kMaxTasks = std::int64_t{1} << 26;  // 2 GiB of them
-SplitCount count_split(const SplitInput& input);
+SplitCount count_split(const SplitInput& in);
 
 /// Pairs of (row, KV token) that a task computes, a few rows counting as more: its reads bound it
 /// then.

@@ -31,7 +31,7 @@ GuardedTensor gather(const Tensor& from, const std::vector<std::int64_t>& which)
 }  // namespace
 
 AttentionSubset::AttentionSubset(const PagedAttentionArgs& whole,
-                                 std::vector<std::int64_t> requests)
+                                 const std::vector<std::int64_t>& requests)
     : whole_(whole), args_(whole) {
   std::vector<std::int32_t> ends = {0};
   for (std::int64_t request : requests) {

@@ -14,7 +14,7 @@ class AttentionSubset {
  public:
   /// `whole` must outlive this: K and V, and the options that are not per token, stay where they
   /// are.
-  AttentionSubset(const PagedAttentionArgs& whole, std::vector<std::int64_t> requests);
+  AttentionSubset(const PagedAttentionArgs& whole, const std::vector<std::int64_t>& requests);
 
   const PagedAttentionArgs& args() const { return args_; }
 

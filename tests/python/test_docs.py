@@ -35,6 +35,7 @@ _TOP_FOLDERS = {
 }
 _SOURCE_SUFFIXES = {".cc", ".h", ".py", ".cmake", ".md", ".sh", ".toml", ".json"}
 # Not files of the repository: placeholders, and what is made by a build or belongs to others.
+_ABOUT_OTHERS = {"seeds.md"}  # names files of other projects, but not by a path of ours
 _PLACEHOLDER = re.compile(
     r"[A-Z]{4,}|[*<>$ ()=]|^x[._]|^build|^dist|^\.venv|^/|^~|compile_commands"
 )
@@ -116,6 +117,7 @@ def test_files_that_are_mentioned_exist(page: Path, files: set[str]) -> None:
                 is_there = (ROOT / name).exists()
             else:
                 is_bare_file = not in_a_folder and Path(name).suffix in _SOURCE_SUFFIXES
+                is_bare_file = is_bare_file and page.name not in _ABOUT_OTHERS
                 is_there = not is_bare_file or name in base_names
             if not is_there:
                 missing.append(name)

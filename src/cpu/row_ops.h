@@ -44,7 +44,7 @@ struct RowOps {
 class RowBuffer {
  public:
   explicit RowBuffer(std::int64_t n) : lines_(static_cast<std::size_t>((n + 7) / 8)) {}
-  double* data() { return lines_.data()->numbers; }
+  double* data() { return lines_.empty() ? nullptr : lines_.data()->numbers; }
 
  private:
   struct alignas(64) Line {

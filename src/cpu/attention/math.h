@@ -24,7 +24,8 @@ HPCATTN_INLINE Vec exp2(Vec x) {
   power = power * fraction + 0.24022650922288757F;
   power = power * fraction + 0.6931472067028326F;
   power = power * fraction + 1.0F;
-  const Vec result = (Vec)((IntVec)power + ((IntVec)shifted << 23));
+  // Unsigned: of an x out of range or NaN the sum wraps, and the result is not used or NaN.
+  const Vec result = (Vec)((UintVec)power + ((UintVec)shifted << 23));
   return tiny ? Vec{} : (x == x ? result : x);
 }
 

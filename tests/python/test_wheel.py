@@ -90,9 +90,9 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("torch_version", OTHER_TORCHES)
 def test_one_wheel_serves_other_torches(wheel: Path, torch_version: str, tmp_path: Path) -> None:
-    """HPCATTN_TEST_VENVS/torch-VERSION is used where it is there: torch is gigabytes to install."""
-    kept = os.environ.get("HPCATTN_TEST_VENVS")
-    venv = (Path(kept) if kept else tmp_path) / f"torch-{torch_version}"
+    """A virtual environment that `make test-torch-other` made is used: torch is gigabytes."""
+    kept = ROOT / f".venv-torch-{torch_version}"
+    venv = kept if kept.exists() else tmp_path / "venv"
     python = venv / "bin" / "python"
     if not python.exists():
         run(sys.executable, "-m", "venv", venv)

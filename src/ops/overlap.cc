@@ -22,10 +22,10 @@ struct ByteRange {
 std::int64_t bytes_of(const Tensor& tensor, std::int64_t a, std::int64_t b) {
   constexpr std::int64_t kAddressSpace = std::int64_t{1} << 56;
   std::int64_t product = 0;
-  const bool fits =
-      !__builtin_mul_overflow(a, b, &product) && std::abs(product / kAddressSpace) == 0;
-  check(fits, "The strides of ", to_string(tensor),
-        " leave the address space, expected a view of memory.");
+  if (__builtin_mul_overflow(a, b, &product) || product / kAddressSpace != 0) {
+    throw InvalidArgument(message("The strides of ", to_string(tensor),
+                                  " leave the address space, expected a view of memory."));
+  }
   return product;
 }
 

@@ -12,8 +12,10 @@ void rope_norm_store_kv(const RopeNormStoreKvArgs& args, const Execution& execut
   static Counter calls("rope_norm_store_kv");
   ops::check_rope_arguments(args);
   const Device device = args.q.device();
-  check_supported(device.type == DeviceType::kCpu, ops::kRopeOp, ": q is on ", to_string(device),
-                  ", expected cpu: this build has no kernels for other devices.");
+  if (device.type != DeviceType::kCpu) {
+    throw Unsupported(message(ops::kRopeOp, ": q is on ", to_string(device),
+                              ", expected cpu: this build has no kernels for other devices."));
+  }
   const cpu::TokenPlaces places = ops::resolve_rope_tokens(args);
   calls.add();
   cpu::rope_norm_store_kv(args, places, execution);

@@ -8,7 +8,6 @@
 #include "src/ops/check_tensor.h"
 #include "src/ops/overlap.h"
 #include "src/ops/store_checks.h"
-#include "src/ops/support.h"
 
 namespace hpcattn::ops {
 namespace {
@@ -73,8 +72,7 @@ void check_qkv(const RopeNormStoreKvArgs& args) {
   check(num_q_heads > 0 && num_kv_heads > 0 && num_q_heads % num_kv_heads == 0, kOp, ": q has ",
         num_q_heads, " heads and k ", num_kv_heads,
         ", expected a multiple of k's, one or more of each.");
-  check_supported(head_dim_supported(args.q.size(2)), kOp, ": head_dim is ", args.q.size(2),
-                  ", supported are ", supported_head_dims_text(), ".");
+  check_head_dim(kOp, args.q.size(2));
 }
 
 void check_cos_sin(const RopeNormStoreKvArgs& args) {
@@ -117,12 +115,12 @@ void check_one_weight(std::string_view arg, const Tensor& weight, const RopeNorm
   check_device(kOp, arg, weight, args.q.device());
 }
 
-/// Outputs with a row for each token and head.
-void check_output(std::string_view arg, const Tensor& output, const Tensor& like, bool dtype_fits,
-                  const std::string& dtypes) {
+/// Outputs with a row for each token and head, of q's dtype or of another that fits.
+void check_output(std::string_view arg, const Tensor& output, const Tensor& like, bool other_fits,
+                  std::string_view other) {
   check_shape(kOp, arg, output, {like.size(0), like.size(1), like.size(2)});
-  check(dtype_fits, kOp, ": ", arg, " has dtype ", name(output.dtype()), ", expected ", dtypes,
-        ".");
+  check(output.dtype() == like.dtype() || other_fits, kOp, ": ", arg, " has dtype ",
+        name(output.dtype()), ", expected ", name(like.dtype()), " (as q has) or ", other, ".");
   check_device(kOp, arg, output, like.device());
   check_last_contiguous(kOp, arg, output);
   check_no_overlap(kOp, arg, output);
@@ -130,8 +128,8 @@ void check_output(std::string_view arg, const Tensor& output, const Tensor& like
 
 void check_out_q(const RopeNormStoreKvArgs& args) {
   const DType own = args.q.dtype();
-  const bool fits = args.out_q.dtype() == own || args.out_q.dtype() == DType::kFloat8E4M3;
-  check_output("out_q", args.out_q, args.q, fits, message(name(own), " (as q has) or float8_e4m3"));
+  check_output("out_q", args.out_q, args.q, args.out_q.dtype() == DType::kFloat8E4M3,
+               "float8_e4m3");
   const bool fp8 = is_fp8(args.out_q.dtype());
   check(fp8 || (!args.q_scale.defined() && !args.out_q_scale.defined()), kOp, ": ",
         args.q_scale.defined() ? "q_scale" : "out_q_scale", " is given and out_q is ", name(own),
@@ -162,13 +160,11 @@ void check_kv_outputs(const RopeNormStoreKvArgs& args) {
   const auto check_one = [&](std::string_view arg, const Tensor& output, const Tensor& cache,
                              std::string_view scale_arg, const Tensor& scale,
                              std::string_view target) {
-    const DType own = args.q.dtype();
-    if (output.defined()) {
-      const DType dtype = output.dtype();
-      const bool fits = dtype == own || (has_cache ? dtype == cache.dtype() : is_fp8(dtype));
-      const std::string other = has_cache ? message(name(cache.dtype()), " (as the cache has)")
-                                          : std::string("float8_e4m3 or float8_e5m2");
-      check_output(arg, output, args.k, fits, message(name(own), " (as q has) or ", other));
+    if (output.defined() && has_cache) {
+      const bool as_cache = output.dtype() == cache.dtype();
+      check_output(arg, output, args.k, as_cache, name(cache.dtype()));
+    } else if (output.defined()) {
+      check_output(arg, output, args.k, is_fp8(output.dtype()), "float8_e4m3 or float8_e5m2");
     }
     const bool fp8 =
         (has_cache && is_fp8(cache.dtype())) || (output.defined() && is_fp8(output.dtype()));

@@ -270,7 +270,7 @@ TEST(RopeErrorTest, Outputs) {
           a.out_q = Tensor(a.out_q.data(), a.out_q.dtype(), a.out_q.sizes(),
                            std::vector<std::int64_t>{0, 64, 1});
         }},
-       {"out_k has dtype float8_e4m3, expected bfloat16 (as q has) or bfloat16 (as the cache has)",
+       {"out_k has dtype float8_e4m3, expected bfloat16 (as q has) or bfloat16",
         [](Args& a) { a.out_k = retyped(a.out_k, DType::kFloat8E4M3); }},
        {"out_v is bfloat16[26, 1, 64] on cpu", [](Args& a) { a.out_v = a.out_v.slice(1, 0, 1); }},
        {"out_q shares memory with q without being the same view",

@@ -54,8 +54,10 @@ void store_kv(const StoreKvArgs& args, const Execution& execution) {
   static Counter calls("store_kv");
   check_arguments(args);
   const Device device = args.k.device();
-  check_supported(device.type == DeviceType::kCpu, kOp, ": k is on ", to_string(device),
-                  ", expected cpu: this build has no kernels for other devices.");
+  if (device.type != DeviceType::kCpu) {
+    throw Unsupported(message(kOp, ": k is on ", to_string(device),
+                              ", expected cpu: this build has no kernels for other devices."));
+  }
   const auto slots =
       slots_of_mapping(kOp, args.slot_mapping, args.slot_mapping.size(0), args.k_cache);
   calls.add();

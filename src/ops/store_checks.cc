@@ -15,8 +15,10 @@ void check_one_cache(std::string_view op, std::string_view arg, const Tensor& ca
                      const Tensor& k) {
   check_shape(op, arg, cache, {kAnySize, kAnySize, k.size(1), k.size(2)});
   check_device(op, arg, cache, k.device());
-  check(store_dtypes_supported(k.dtype(), cache.dtype()), op, ": ", arg, " has dtype ",
-        name(cache.dtype()), ", expected ", store_dtypes_text(k.dtype()), ".");
+  if (!store_dtypes_supported(k.dtype(), cache.dtype())) {
+    throw InvalidArgument(message(op, ": ", arg, " has dtype ", name(cache.dtype()), ", expected ",
+                                  store_dtypes_text(k.dtype()), "."));
+  }
   check_last_contiguous(op, arg, cache);
   check_no_overlap(op, arg, cache);
 }
@@ -34,15 +36,23 @@ void check_cache(std::string_view op, const Tensor& k, const Tensor& k_cache,
                  const Tensor& v_cache) {
   check_one_cache(op, "k_cache", k_cache, k);
   check_one_cache(op, "v_cache", v_cache, k);
-  check(v_cache.size(0) == k_cache.size(0) && v_cache.size(1) == k_cache.size(1), op,
-        ": v_cache is ", to_string(v_cache), ", expected k_cache's shape, ", to_string(k_cache),
-        ".");
+  if (v_cache.size(0) != k_cache.size(0) || v_cache.size(1) != k_cache.size(1)) {
+    throw InvalidArgument(message(op, ": v_cache is ", to_string(v_cache),
+                                  ", expected k_cache's shape, ", to_string(k_cache), "."));
+  }
   check(v_cache.dtype() == k_cache.dtype(), op, ": v_cache has dtype ", name(v_cache.dtype()),
         ", expected ", name(k_cache.dtype()), " (as k_cache has).");
-  check_supported(head_dim_supported(k.size(2)), op, ": head_dim is ", k.size(2),
-                  ", supported are ", supported_head_dims_text(), ".");
-  check_supported(page_size_supported(k_cache.size(1)), op, ": k_cache has page size ",
-                  k_cache.size(1), ", supported is ", supported_page_sizes_text(), ".");
+  check_head_dim(op, k.size(2));
+  if (!page_size_supported(k_cache.size(1))) {
+    throw Unsupported(message(op, ": k_cache has page size ", k_cache.size(1), ", supported is ",
+                              supported_page_sizes_text(), "."));
+  }
+}
+
+void check_head_dim(std::string_view op, std::int64_t head_dim) {
+  if (head_dim_supported(head_dim)) return;
+  throw Unsupported(
+      message(op, ": head_dim is ", head_dim, ", supported are ", supported_head_dims_text(), "."));
 }
 
 void check_store_scale(std::string_view op, std::string_view arg, const Tensor& scale, bool needed,

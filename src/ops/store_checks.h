@@ -16,6 +16,9 @@ namespace hpcattn::ops {
 void check_cache(std::string_view op, const Tensor& k, const Tensor& k_cache,
                  const Tensor& v_cache);
 
+/// Throws Unsupported for a head dim outside support.h's table.
+void check_head_dim(std::string_view op, std::int64_t head_dim);
+
 /// A scale is given where something fp8 is made with it, and only there. `target`: what that is.
 void check_store_scale(std::string_view op, std::string_view arg, const Tensor& scale, bool needed,
                        std::string_view target, Device device, std::int64_t num_heads);

@@ -143,7 +143,7 @@ def plan_attention(
             group,
             max_requests=kv_lens.numel(),
             max_tokens=int(cu_seqlens_q[-1]) if cu_seqlens_q.numel() else 0,
-            max_kv_len=max(1, int(kv_lens.max())) if kv_lens.numel() else 1,
+            max_kv_len=max([1, *kv_lens.flatten().tolist()]) if fixed_split else 0,
             fixed_split=fixed_split,
         )
         plan = torch.empty(words, dtype=torch.int32, device=kv_lens.device)

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted, and what importing does."""
+"""What is counted, what importing does, and calls from threads and forked processes."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 import hpcattn
-from batches import make_batch
+from batches import Batch, make_batch
 
 
 def test_calls_and_kernels_are_counted() -> None:
@@ -113,3 +114,18 @@ def test_torch_threads_are_used() -> None:
         torch.set_num_threads(threads)
     for result in results[1:]:
         assert torch.allclose(result, results[0], atol=1e-5)
+
+
+def test_calls_from_several_threads_at_once() -> None:
+    batches = [make_batch(seed=i, lengths=[(7, 90), (1, 300)]) for i in range(4)]
+
+    def serve(batch: Batch) -> list[torch.Tensor]:
+        tensors, arguments = batch.paged()
+        with torch.inference_mode():
+            return [hpcattn.paged_attention(*tensors, **arguments, scale=0.1) for _ in range(20)]
+
+    alone = [serve(batch)[0] for batch in batches]
+    with ThreadPoolExecutor(len(batches)) as pool:
+        together = list(pool.map(serve, batches))
+    for expected, results in zip(alone, together, strict=True):
+        assert all(torch.equal(expected, result) for result in results)

@@ -17,7 +17,7 @@ import tiny_models
 from hpcattn import generate as engine
 from hpcattn import generate_compare, models
 from hpcattn.cli.app import app
-from hpcattn.cli.generate import _TextStream
+from hpcattn.cli.generate import SAMPLE_PROMPTS, _TextStream
 from hpcattn.generate import Options
 
 PROMPTS = ["What is it?", "A longer prompt, which has several pages of sixteen tokens.", "x"]
@@ -277,10 +277,17 @@ class TestCommand:
         assert text in result.stderr
         assert result.stdout == ""
 
+    def test_samples_where_nothing_is_asked(self, run: Any) -> None:
+        result = run("--json", "--max-new-tokens", "2", stdin="")
+        assert result.exit_code == 0
+        prompts = [c["prompt"] for c in json.loads(result.stdout)["completions"]]
+        assert prompts == list(SAMPLE_PROMPTS)
+
     def test_blank_stdin(self, run: Any) -> None:
-        result = run(stdin="\n\n")
-        assert result.exit_code == 2
-        assert "no prompts" in result.stderr
+        for arguments, stdin in (((), "\n\n"), (("--prompts-file", "-"), "")):
+            result = run(*arguments, stdin=stdin)
+            assert result.exit_code == 2
+            assert "no prompts" in result.stderr
 
 
 def test_stream_holds_back_unfinished_characters(

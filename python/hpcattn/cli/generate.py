@@ -17,10 +17,20 @@ from hpcattn.cli import shell
 
 _BUILTIN = "smollm2-135m-instruct"
 
+# Asked where the user asks nothing.
+SAMPLE_PROMPTS = (
+    "Why is the sky blue? Answer in two sentences.",
+    "What is the capital of France?",
+    "Write a short poem about the sea.",
+)
+
 
 def generate(
     prompts: Annotated[
-        list[str] | None, typer.Argument(help="Prompts. None: read from --prompts-file or stdin.")
+        list[str] | None,
+        typer.Argument(
+            help="Prompts. None: those of --prompts-file or standard input; else three samples."
+        ),
     ] = None,
     prompts_file: Annotated[
         Path | None, typer.Option(help="A file of prompts, one a line; - for standard input.")
@@ -107,17 +117,18 @@ def generate(
 
 
 def _read_prompts(arguments: list[str], file: Path | None) -> list[str]:
-    """Prompts from the arguments, else from a file or standard input, one a line."""
+    """Prompts from the arguments, a file or standard input (one a line), else the samples."""
     if arguments:
         if file is not None:
             raise ValueError("prompts are given as arguments and as --prompts-file, expected one.")
         texts = arguments
     elif file is not None and str(file) != "-":
         texts = file.read_text(encoding="utf-8").splitlines()
-    elif file is None and sys.stdin.isatty():
-        raise ValueError("no prompts, expected them as arguments, by --prompts-file or on stdin.")
     else:
-        texts = sys.stdin.read().splitlines()
+        given = "" if file is None and sys.stdin.isatty() else sys.stdin.read()
+        if file is None and not given:
+            return list(SAMPLE_PROMPTS)
+        texts = given.splitlines()
     texts = [text for text in texts if text.strip()]
     if not texts:
         raise ValueError("no prompts, expected at least one that is not blank.")

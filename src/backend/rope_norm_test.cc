@@ -204,7 +204,7 @@ TEST(HpcRopeNormTest, OutKAndOutVAreWhatIsStored) {
 
 // ---- weights
 
-constexpr HpcRopeNormOptions norm_options(NormScope scope = NormScope::kHead) {
+HpcRopeNormOptions norm_options(NormScope scope = NormScope::kHead) {
   HpcRopeNormOptions options;
   options.qk_norm_policy = QkNormPolicy::kNormThenRope;
   options.norm_scope = scope;

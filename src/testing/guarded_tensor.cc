@@ -79,6 +79,10 @@ void GuardedTensor::fill_normal(Rng& rng, double deviation) {
 }
 
 void GuardedTensor::poison() {
+  if (tensor_.is_contiguous()) {
+    std::memset(buffer_.data(), GuardedBuffer::kUnwritten, buffer_.size());
+    return;
+  }
   auto* base = static_cast<std::uint8_t*>(buffer_.data());
   const std::vector<bool> mine = covered();
   for (std::size_t byte = 0; byte < mine.size(); ++byte) {
@@ -87,6 +91,7 @@ void GuardedTensor::poison() {
 }
 
 bool GuardedTensor::surroundings_intact() const {
+  if (tensor_.is_contiguous()) return buffer_.slack_intact();
   const auto* base = static_cast<const std::uint8_t*>(buffer_.data());
   const std::vector<bool> mine = covered();
   for (std::size_t byte = 0; byte < mine.size(); ++byte) {
@@ -96,8 +101,7 @@ bool GuardedTensor::surroundings_intact() const {
 }
 
 std::vector<bool> GuardedTensor::covered() const {
-  std::vector<bool> mine(buffer_.size(), tensor_.is_contiguous());
-  if (tensor_.is_contiguous()) return mine;
+  std::vector<bool> mine(buffer_.size(), false);
   const auto width = static_cast<std::ptrdiff_t>(size_bytes(tensor_.dtype()));
   for_each_index(tensor_, [&](const std::vector<std::int64_t>& index, std::int64_t) {
     std::fill_n(mine.begin() + offset_of(tensor_, index) * width, width, true);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/cpu/reference/numbers.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 namespace hpcattn::reference {
 namespace {
@@ -33,17 +35,7 @@ Format format_of(DType dtype) {
   }
 }
 
-char* address(const Tensor& tensor, std::initializer_list<std::int64_t> index) {
-  std::int64_t offset = 0;
-  int dim = 0;
-  for (std::int64_t i : index) offset += i * tensor.stride(dim++);
-  return static_cast<char*>(tensor.data()) + offset * size_bytes(tensor.dtype());
-}
-
-}  // namespace
-
-double decode(std::uint32_t code, DType dtype) {
-  const Format format = format_of(dtype);
+double value_of(std::uint32_t code, const Format& format) {
   const double sign = (code & format.sign_bit()) != 0 ? -1.0 : 1.0;
   const std::uint32_t magnitude = code & (format.sign_bit() - 1);
   if (magnitude > format.largest_code()) {
@@ -61,7 +53,43 @@ double decode(std::uint32_t code, DType dtype) {
          std::ldexp(implicit_one + mantissa, exponent - format.bias() - format.mantissa_bits);
 }
 
+/// Of every code of a format of 8 or 16 bits.
+const std::vector<double>& table_of(DType dtype) {
+  static const auto make = [](DType of) {
+    std::vector<double> table(std::size_t{1} << (8 * size_bytes(of)));
+    for (std::size_t code = 0; code < table.size(); ++code) {
+      table[code] = value_of(static_cast<std::uint32_t>(code), format_of(of));
+    }
+    return table;
+  };
+  static const std::vector<double> float16 = make(DType::kFloat16);
+  static const std::vector<double> bfloat16 = make(DType::kBFloat16);
+  static const std::vector<double> e4m3 = make(DType::kFloat8E4M3);
+  static const std::vector<double> e5m2 = make(DType::kFloat8E5M2);
+  switch (dtype) {
+    case DType::kFloat16: return float16;
+    case DType::kBFloat16: return bfloat16;
+    case DType::kFloat8E4M3: return e4m3;
+    default: return e5m2;
+  }
+}
+
+char* address(const Tensor& tensor, std::initializer_list<std::int64_t> index) {
+  std::int64_t offset = 0;
+  int dim = 0;
+  for (std::int64_t i : index) offset += i * tensor.stride(dim++);
+  return static_cast<char*>(tensor.data()) + offset * size_bytes(tensor.dtype());
+}
+
+}  // namespace
+
+double decode(std::uint32_t code, DType dtype) {
+  if (dtype == DType::kFloat32) return std::bit_cast<float>(code);
+  return table_of(dtype)[code];
+}
+
 std::uint32_t encode(double value, DType dtype) {
+  if (dtype == DType::kFloat32) return std::bit_cast<std::uint32_t>(static_cast<float>(value));
   const Format format = format_of(dtype);
   const std::uint32_t sign = std::signbit(value) ? format.sign_bit() : 0U;
   if (std::isnan(value)) return sign | (format.sign_bit() - 1);

@@ -51,6 +51,8 @@ class Options:
         _check("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "1 or more")
         _check("temperature", self.temperature, 0 <= self.temperature < float("inf"), "0 or more")
         _check("top_p", self.top_p, 0 < self.top_p <= 1, "over 0 and at most 1")
+        greedy = self.temperature == 0
+        _check("top_p", self.top_p, not greedy or self.top_p == 1, "1 with a temperature of 0")
         _check(
             "page_size",
             self.page_size,
@@ -168,7 +170,8 @@ def generate(
         on_token: Is told of every new token, on this thread.
 
     Raises:
-        ValueError: No prompts, an empty one, or a cache that can not hold one prompt to its end.
+        ValueError: No prompts, an empty one, one that the model has no positions for, or a cache
+            that can not hold one prompt to its end.
         NotImplementedError: Transformers' version has another continuous batching.
         RuntimeError: The generation failed; the message says why.
     """
@@ -181,6 +184,7 @@ def generate(
     if not prompts:
         raise ValueError("no prompts, expected at least one.")
     inputs = [encode(model, prompt, chat=chat) for prompt in prompts]
+    _check_positions(model, inputs, options)
     num_pages = _num_pages(model, inputs, options)
     batching = ContinuousBatchingConfig(
         block_size=options.page_size,
@@ -320,6 +324,16 @@ def _num_pages(model: Model, inputs: list[list[int]], options: Options) -> int:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     # The scheduler holds back a share of the pages for requests that it has begun.
     return max(longest, min(wanted + wanted // 4 + 1, memory // page_bytes))
+
+
+def _check_positions(model: Model, inputs: list[list[int]], options: Options) -> None:
+    limit = getattr(model.model.config.get_text_config(), "max_position_embeddings", None)
+    longest = max(map(len, inputs))
+    if limit is not None and longest + options.max_new_tokens > limit:
+        raise ValueError(
+            f"a prompt of {longest} tokens and max_new_tokens {options.max_new_tokens} are more"
+            f" than the model's {limit} positions. Shorten the prompt, or ask for fewer tokens."
+        )
 
 
 def _check(name: str, value: object, ok: bool, expected: str) -> None:

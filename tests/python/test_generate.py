@@ -3,6 +3,7 @@
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -121,6 +122,24 @@ class TestEngine:
         with pytest.raises(RuntimeError, match="generation failed: no memory"):
             engine.generate(model, PROMPTS)
 
+    def test_an_interrupt_ends_the_run_at_once(self, model: models.Model) -> None:
+        def interrupts(_index: int, tokens: list[int]) -> None:
+            if len(tokens) == 2:
+                raise KeyboardInterrupt
+
+        before = threading.active_count()
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate(model, PROMPTS, Options(max_new_tokens=150), on_token=interrupts)
+        assert threading.active_count() == before
+        # What a whole run would have taken: 150 steps.
+        assert hpcattn.call_counts()["store_kv"] < 100 * model.model.config.num_hidden_layers
+        assert engine.generate(model, PROMPTS[:1], Options(max_new_tokens=2)).new_tokens == 2
+
+    def test_more_tokens_than_positions(self, model: models.Model) -> None:
+        limit = model.model.config.max_position_embeddings
+        with pytest.raises(ValueError, match=f"more than the model's {limit} positions"):
+            engine.generate(model, PROMPTS, Options(max_new_tokens=limit))
+
     def test_no_prompts(self, model: models.Model) -> None:
         with pytest.raises(ValueError, match="no prompts"):
             engine.generate(model, [])
@@ -147,6 +166,7 @@ class TestEngine:
             ({"temperature": -1.0}, "temperature is -1.0"),
             ({"temperature": float("nan")}, "temperature is nan"),
             ({"top_p": 0.0}, "top_p is 0.0, expected over 0"),
+            ({"top_p": 0.5}, "top_p is 0.5, expected 1 with a temperature of 0"),
             ({"page_size": 12}, "page_size is 12, expected a multiple of 8"),
             ({"page_size": 0}, "page_size is 0"),
             ({"num_pages": 0}, "num_pages is 0, expected 1 or more"),

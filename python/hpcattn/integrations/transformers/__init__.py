@@ -16,7 +16,13 @@ What Transformers asks for and hpcattn does not do (a custom 4D mask, dropout, a
 an output) is refused with the reason; nothing is silently ignored.
 """
 
-from transformers import AttentionInterface, AttentionMaskInterface
+try:
+    from transformers import AttentionInterface, AttentionMaskInterface
+except ImportError as error:
+    raise ImportError(
+        "hpcattn.integrations.transformers needs Transformers 5.5 or newer"
+        f" ({error}). pip install 'hpcattn[transformers]'"
+    ) from error
 
 from hpcattn.integrations.transformers.dense import dense_attention
 from hpcattn.integrations.transformers.mask import make_mask

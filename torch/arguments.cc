@@ -151,7 +151,7 @@ struct Indices {
 /// Whether this process is a forked child. The threads of torch's pool are the parent's: a loop
 /// handed to it would wait for them for ever. The library's own pool starts anew in a child.
 std::atomic<bool> forked{false};
-[[maybe_unused]] const int at_fork = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+[[maybe_unused]] const int kAtFork = pthread_atfork(nullptr, nullptr, [] { forked = true; });
 
 int torch_threads() {
   std::uint32_t threads = 1;

@@ -6,13 +6,15 @@
 
 namespace hpcattn::torch_ops {
 
-void paged_attention(StableTensor q, StableTensor k_cache, StableTensor v_cache,
-                     StableTensor page_table, StableTensor cu_seqlens_q, StableTensor kv_lens,
-                     StableTensor out, OptionalTensor lse, double scale, bool causal,
+void paged_attention(const StableTensor& q, const StableTensor& k_cache,
+                     const StableTensor& v_cache, const StableTensor& page_table,
+                     const StableTensor& cu_seqlens_q, const StableTensor& kv_lens,
+                     const StableTensor& out, const OptionalTensor& lse, double scale, bool causal,
                      std::optional<std::int64_t> window, double softcap,
-                     OptionalTensor alibi_slopes, OptionalTensor sinks, OptionalTensor q_scale,
-                     OptionalTensor k_scale, OptionalTensor v_scale, OptionalTensor out_scale,
-                     OptionalTensor plan) {
+                     const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
+                     const OptionalTensor& q_scale, const OptionalTensor& k_scale,
+                     const OptionalTensor& v_scale, const OptionalTensor& out_scale,
+                     const OptionalTensor& plan) {
   run([&] {
     const Arguments args("paged_attention");
     hpcattn::paged_attention({.q = args.input("q", q),
@@ -38,12 +40,14 @@ void paged_attention(StableTensor q, StableTensor k_cache, StableTensor v_cache,
   });
 }
 
-void packed_attention(StableTensor q, StableTensor k, StableTensor v, StableTensor cu_seqlens_q,
-                      StableTensor cu_seqlens_k, StableTensor out, OptionalTensor lse, double scale,
-                      bool causal, std::optional<std::int64_t> window, double softcap,
-                      OptionalTensor alibi_slopes, OptionalTensor sinks, OptionalTensor q_scale,
-                      OptionalTensor k_scale, OptionalTensor v_scale, OptionalTensor out_scale,
-                      OptionalTensor plan) {
+void packed_attention(const StableTensor& q, const StableTensor& k, const StableTensor& v,
+                      const StableTensor& cu_seqlens_q, const StableTensor& cu_seqlens_k,
+                      const StableTensor& out, const OptionalTensor& lse, double scale, bool causal,
+                      std::optional<std::int64_t> window, double softcap,
+                      const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
+                      const OptionalTensor& q_scale, const OptionalTensor& k_scale,
+                      const OptionalTensor& v_scale, const OptionalTensor& out_scale,
+                      const OptionalTensor& plan) {
   run([&] {
     const Arguments args("packed_attention");
     hpcattn::packed_attention({.q = args.input("q", q),
@@ -68,8 +72,9 @@ void packed_attention(StableTensor q, StableTensor k, StableTensor v, StableTens
   });
 }
 
-void merge_partials(std::vector<StableTensor> partials, std::vector<StableTensor> lses,
-                    StableTensor out, OptionalTensor lse) {
+void merge_partials(const std::vector<StableTensor>& partials,
+                    const std::vector<StableTensor>& lses, const StableTensor& out,
+                    const OptionalTensor& lse) {
   run([&] {
     const Arguments args("merge_partials");
     hpcattn::merge_partials({.partials = args.inputs("partials", partials),

@@ -36,8 +36,9 @@ std::array<std::int64_t, 3> mrope_of(std::string_view op,
 
 }  // namespace
 
-void store_kv(StableTensor k, StableTensor v, StableTensor k_cache, StableTensor v_cache,
-              StableTensor slot_mapping, OptionalTensor k_scale, OptionalTensor v_scale) {
+void store_kv(const StableTensor& k, const StableTensor& v, const StableTensor& k_cache,
+              const StableTensor& v_cache, const StableTensor& slot_mapping,
+              const OptionalTensor& k_scale, const OptionalTensor& v_scale) {
   run([&] {
     const Arguments args("store_kv");
     hpcattn::store_kv({.k = args.input("k", k),
@@ -51,16 +52,19 @@ void store_kv(StableTensor k, StableTensor v, StableTensor k_cache, StableTensor
   });
 }
 
-void rope_norm_store_kv(StableTensor q, StableTensor k, StableTensor v, StableTensor cos_sin,
-                        StableTensor out_q, OptionalTensor out_q_scale, OptionalTensor out_k,
-                        OptionalTensor out_v, OptionalTensor k_cache, OptionalTensor v_cache,
-                        std::string style, OptionalTensor positions,
-                        std::optional<std::vector<std::int64_t>> mrope_section,
-                        OptionalTensor cu_seqlens_q, OptionalTensor kv_lens,
-                        OptionalTensor page_table, OptionalTensor slot_mapping,
-                        OptionalTensor k_scale, OptionalTensor v_scale, OptionalTensor q_scale,
-                        double upper_max, std::string norm_policy, std::string norm_scope,
-                        OptionalTensor q_norm_weight, OptionalTensor k_norm_weight,
+void rope_norm_store_kv(const StableTensor& q, const StableTensor& k, const StableTensor& v,
+                        const StableTensor& cos_sin, const StableTensor& out_q,
+                        const OptionalTensor& out_q_scale, const OptionalTensor& out_k,
+                        const OptionalTensor& out_v, const OptionalTensor& k_cache,
+                        const OptionalTensor& v_cache, const std::string& style,
+                        const OptionalTensor& positions,
+                        const std::optional<std::vector<std::int64_t>>& mrope_section,
+                        const OptionalTensor& cu_seqlens_q, const OptionalTensor& kv_lens,
+                        const OptionalTensor& page_table, const OptionalTensor& slot_mapping,
+                        const OptionalTensor& k_scale, const OptionalTensor& v_scale,
+                        const OptionalTensor& q_scale, double upper_max,
+                        const std::string& norm_policy, const std::string& norm_scope,
+                        const OptionalTensor& q_norm_weight, const OptionalTensor& k_norm_weight,
                         std::optional<double> norm_eps) {
   run([&] {
     constexpr std::string_view kOp = "rope_norm_store_kv";

@@ -13,50 +13,60 @@
 
 namespace hpcattn::torch_ops {
 
-void paged_attention(StableTensor q, StableTensor k_cache, StableTensor v_cache,
-                     StableTensor page_table, StableTensor cu_seqlens_q, StableTensor kv_lens,
-                     StableTensor out, OptionalTensor lse, double scale, bool causal,
+void paged_attention(const StableTensor& q, const StableTensor& k_cache,
+                     const StableTensor& v_cache, const StableTensor& page_table,
+                     const StableTensor& cu_seqlens_q, const StableTensor& kv_lens,
+                     const StableTensor& out, const OptionalTensor& lse, double scale, bool causal,
                      std::optional<std::int64_t> window, double softcap,
-                     OptionalTensor alibi_slopes, OptionalTensor sinks, OptionalTensor q_scale,
-                     OptionalTensor k_scale, OptionalTensor v_scale, OptionalTensor out_scale,
-                     OptionalTensor plan);
+                     const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
+                     const OptionalTensor& q_scale, const OptionalTensor& k_scale,
+                     const OptionalTensor& v_scale, const OptionalTensor& out_scale,
+                     const OptionalTensor& plan);
 
-void packed_attention(StableTensor q, StableTensor k, StableTensor v, StableTensor cu_seqlens_q,
-                      StableTensor cu_seqlens_k, StableTensor out, OptionalTensor lse, double scale,
-                      bool causal, std::optional<std::int64_t> window, double softcap,
-                      OptionalTensor alibi_slopes, OptionalTensor sinks, OptionalTensor q_scale,
-                      OptionalTensor k_scale, OptionalTensor v_scale, OptionalTensor out_scale,
-                      OptionalTensor plan);
+void packed_attention(const StableTensor& q, const StableTensor& k, const StableTensor& v,
+                      const StableTensor& cu_seqlens_q, const StableTensor& cu_seqlens_k,
+                      const StableTensor& out, const OptionalTensor& lse, double scale, bool causal,
+                      std::optional<std::int64_t> window, double softcap,
+                      const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
+                      const OptionalTensor& q_scale, const OptionalTensor& k_scale,
+                      const OptionalTensor& v_scale, const OptionalTensor& out_scale,
+                      const OptionalTensor& plan);
 
-void merge_partials(std::vector<StableTensor> partials, std::vector<StableTensor> lses,
-                    StableTensor out, OptionalTensor lse);
+void merge_partials(const std::vector<StableTensor>& partials,
+                    const std::vector<StableTensor>& lses, const StableTensor& out,
+                    const OptionalTensor& lse);
 
-void store_kv(StableTensor k, StableTensor v, StableTensor k_cache, StableTensor v_cache,
-              StableTensor slot_mapping, OptionalTensor k_scale, OptionalTensor v_scale);
+void store_kv(const StableTensor& k, const StableTensor& v, const StableTensor& k_cache,
+              const StableTensor& v_cache, const StableTensor& slot_mapping,
+              const OptionalTensor& k_scale, const OptionalTensor& v_scale);
 
-void rope_norm_store_kv(StableTensor q, StableTensor k, StableTensor v, StableTensor cos_sin,
-                        StableTensor out_q, OptionalTensor out_q_scale, OptionalTensor out_k,
-                        OptionalTensor out_v, OptionalTensor k_cache, OptionalTensor v_cache,
-                        std::string style, OptionalTensor positions,
-                        std::optional<std::vector<std::int64_t>> mrope_section,
-                        OptionalTensor cu_seqlens_q, OptionalTensor kv_lens,
-                        OptionalTensor page_table, OptionalTensor slot_mapping,
-                        OptionalTensor k_scale, OptionalTensor v_scale, OptionalTensor q_scale,
-                        double upper_max, std::string norm_policy, std::string norm_scope,
-                        OptionalTensor q_norm_weight, OptionalTensor k_norm_weight,
+void rope_norm_store_kv(const StableTensor& q, const StableTensor& k, const StableTensor& v,
+                        const StableTensor& cos_sin, const StableTensor& out_q,
+                        const OptionalTensor& out_q_scale, const OptionalTensor& out_k,
+                        const OptionalTensor& out_v, const OptionalTensor& k_cache,
+                        const OptionalTensor& v_cache, const std::string& style,
+                        const OptionalTensor& positions,
+                        const std::optional<std::vector<std::int64_t>>& mrope_section,
+                        const OptionalTensor& cu_seqlens_q, const OptionalTensor& kv_lens,
+                        const OptionalTensor& page_table, const OptionalTensor& slot_mapping,
+                        const OptionalTensor& k_scale, const OptionalTensor& v_scale,
+                        const OptionalTensor& q_scale, double upper_max,
+                        const std::string& norm_policy, const std::string& norm_scope,
+                        const OptionalTensor& q_norm_weight, const OptionalTensor& k_norm_weight,
                         std::optional<double> norm_eps);
 
-void make_plan(StableTensor cu_seqlens_q, StableTensor kv_lens, StableTensor plan,
-               std::int64_t num_q_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
-               std::int64_t page_size, ScalarType q_dtype, ScalarType kv_dtype, bool causal,
-               std::optional<std::int64_t> window, std::int64_t fixed_split);
+void make_plan(const StableTensor& cu_seqlens_q, const StableTensor& kv_lens,
+               const StableTensor& plan, std::int64_t num_q_heads, std::int64_t num_kv_heads,
+               std::int64_t head_dim, std::int64_t page_size, ScalarType q_dtype,
+               ScalarType kv_dtype, bool causal, std::optional<std::int64_t> window,
+               std::int64_t fixed_split);
 
 std::int64_t plan_words(std::int64_t max_requests, std::int64_t max_tokens, std::int64_t max_kv_len,
                         std::int64_t num_q_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
                         std::int64_t page_size, ScalarType q_dtype, ScalarType kv_dtype,
                         bool causal, std::optional<std::int64_t> window, std::int64_t fixed_split);
 
-std::string plan_summary(StableTensor plan);
+std::string plan_summary(const StableTensor& plan);
 
 /// The library's table of what attention takes, as JSON: Python's fake implementations read it.
 std::string support();

@@ -22,10 +22,11 @@ AttentionGroup group_of(std::string_view op, std::int64_t num_q_heads, std::int6
 
 }  // namespace
 
-void make_plan(StableTensor cu_seqlens_q, StableTensor kv_lens, StableTensor plan,
-               std::int64_t num_q_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
-               std::int64_t page_size, ScalarType q_dtype, ScalarType kv_dtype, bool causal,
-               std::optional<std::int64_t> window, std::int64_t fixed_split) {
+void make_plan(const StableTensor& cu_seqlens_q, const StableTensor& kv_lens,
+               const StableTensor& plan, std::int64_t num_q_heads, std::int64_t num_kv_heads,
+               std::int64_t head_dim, std::int64_t page_size, ScalarType q_dtype,
+               ScalarType kv_dtype, bool causal, std::optional<std::int64_t> window,
+               std::int64_t fixed_split) {
   run([&] {
     const Arguments args("make_plan");
     hpcattn::make_plan({.group = group_of("make_plan", num_q_heads, num_kv_heads, head_dim,
@@ -53,7 +54,7 @@ std::int64_t plan_words(std::int64_t max_requests, std::int64_t max_tokens, std:
   });
 }
 
-std::string plan_summary(StableTensor plan) {
+std::string plan_summary(const StableTensor& plan) {
   return run([&] {
     const Arguments args("plan_summary");
     const PlanSummary summary = summarize(args.input("plan", plan));

@@ -10,7 +10,7 @@ namespace {
 std::string quoted_list(std::span<const DType> dtypes) {
   std::string json = "[";
   for (DType dtype : dtypes) json += message(json.size() > 1 ? ", \"" : "\"", name(dtype), "\"");
-  json += "]";
+  json += ']';
   return json;
 }
 

@@ -134,7 +134,7 @@ def test_the_native_check_of_devices() -> None:
     names = ("q", "k_cache", "v_cache", "page_table", "cu_seqlens_q", "kv_lens", "out")
     arguments = [p[name] for name in names]
     arguments[1] = arguments[1].to("meta")
-    with pytest.raises(RuntimeError, match="invalid argument: .*k_cache is on meta, expected cpu"):
+    with pytest.raises(RuntimeError, match=r"invalid argument: .*k_cache is on meta, expected cpu"):
         OPS.paged_attention.default.redispatch(
             torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *arguments, None, scale=0.1
         )

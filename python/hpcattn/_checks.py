@@ -116,12 +116,12 @@ class Checks:
         )
 
     def written(self, arg: str, tensor: torch.Tensor) -> None:
-        """A place of its own for each entry."""
+        """No stride 0: other strides that lay entries over each other are for a real call."""
         for dim in range(tensor.dim()):
             self.that(
                 tensor.shape[dim] <= 1 or tensor.stride(dim) != 0,
-                f"{arg} is written and has stride 0 in dim {dim} of size {tensor.shape[dim]}, "
-                "expected memory of its own for each entry.",
+                f"{arg} is written and its strides lay entries over each other, expected memory of "
+                "its own for each.",
             )
 
     def one_of(self, arg: str, value: str, allowed: Sequence[str]) -> None:

@@ -143,7 +143,7 @@ TEST(RopeTest, AnyFeaturesTogether) {
 
 TEST(LongRopeTest, AnyFeaturesTogether) {
   if (std::getenv("HPCATTN_LONG_TESTS") == nullptr) GTEST_SKIP() << "set HPCATTN_LONG_TESTS=1";
-  for (std::uint64_t seed = 1000; seed <= 21000; ++seed) {
+  for (std::uint64_t seed = 1000; seed < 11000; ++seed) {
     ASSERT_EQ(RopeBatch(testkit::random_rope_case(seed)).run_and_check(testkit::with_threads(3)),
               "");
   }

@@ -60,8 +60,10 @@ std::string KvPool::check_side(const Tensor& cache, const std::string& label,
   std::size_t at = 0;
   for (const reference::Place& place : places) {
     for (std::int64_t head = 0; head < cache.size(2); ++head) {
+      const double largest = largest_of(want, at, cache.size(3));
       for (std::int64_t d = 0; d < cache.size(3); ++d, ++at) {
-        if (place.page >= 0) rounded.add(cache, {place.page, place.offset, head, d}, want[at]);
+        if (place.page < 0) continue;
+        rounded.add(cache, {place.page, place.offset, head, d}, want[at], largest);
       }
     }
   }

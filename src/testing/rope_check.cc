@@ -31,10 +31,11 @@ std::string RopeBatch::check_q(const reference::RopeResult& want) const {
         // The number is made with the scale that was handed out, a float32.
         if (token < num_live_) scale = reference::element(args_.out_q_scale, {token, head});
       }
+      const std::size_t first = row * static_cast<std::size_t>(case_.head_dim);
+      const double largest = largest_of(want.q, first, case_.head_dim);
       for (std::int64_t d = 0; d < case_.head_dim; ++d) {
-        const std::size_t at =
-            row * static_cast<std::size_t>(case_.head_dim) + static_cast<std::size_t>(d);
-        values.add(args_.out_q, {token, head, d}, want.q[at] / scale);
+        const double value = want.q[first + static_cast<std::size_t>(d)];
+        values.add(args_.out_q, {token, head, d}, value / scale, largest / scale);
       }
     }
   }
@@ -49,8 +50,10 @@ std::string RopeBatch::check_kv_output(const Tensor& got, const std::string& lab
   std::size_t at = 0;
   for (std::int64_t token = 0; token < num_tokens_; ++token) {
     for (std::int64_t head = 0; head < case_.num_kv_heads; ++head) {
-      for (std::int64_t d = 0; d < case_.head_dim; ++d)
-        values.add(got, {token, head, d}, stored[at++]);
+      const double largest = largest_of(stored, at, case_.head_dim);
+      for (std::int64_t d = 0; d < case_.head_dim; ++d) {
+        values.add(got, {token, head, d}, stored[at++], largest);
+      }
     }
   }
   return values.failure();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/testing/rounded_check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -35,12 +36,22 @@ std::int64_t ulps_between(std::uint32_t a, std::uint32_t b, DType dtype) {
   return std::abs(number(a) - number(b));
 }
 
-void RoundedCheck::add(const Tensor& got, std::initializer_list<std::int64_t> index, double want) {
+double largest_of(const std::vector<double>& values, std::size_t begin, std::int64_t count) {
+  double largest = 0.0;
+  for (std::size_t i = begin; i < begin + static_cast<std::size_t>(count); ++i) {
+    largest = std::max(largest, std::fabs(values[i]));
+  }
+  return largest;
+}
+
+void RoundedCheck::add(const Tensor& got, std::initializer_list<std::int64_t> index, double want,
+                       double scale) {
   const DType dtype = got.dtype();
   const std::uint32_t code = code_at(got, index);
   const std::int64_t ulps = ulps_between(code, reference::encode(want, dtype), dtype);
   ++num_elements_;
-  if (ulps == 0) return;
+  if (ulps == 0 || std::fabs(reference::decode(code, dtype) - want) <= std::ldexp(scale, -48))
+    return;
   ++num_unlike_;
   if (ulps <= worst_ulps_) return;
   worst_ulps_ = ulps;

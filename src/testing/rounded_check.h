@@ -4,18 +4,23 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "hpcattn/tensor.h"
 
 namespace hpcattn::testkit {
 
 /// Collects elements. Each must be within one ulp of its float64 value rounded to the dtype, and
-/// all but two, or one in 100,000, must be that value: a second rounding on the way would show in more.
+/// all but two, or one in 100,000, must be that value: a second rounding on the way would show in
+/// more.
 class RoundedCheck {
  public:
   explicit RoundedCheck(std::string label) : label_(std::move(label)) {}
 
-  void add(const Tensor& got, std::initializer_list<std::int64_t> index, double want);
+  /// `scale`: of the numbers that `want` was made from. Where they cancel, float64 leaves some
+  /// 2^-50 of them in the place of a smaller number or of 0; that much is right too.
+  void add(const Tensor& got, std::initializer_list<std::int64_t> index, double want,
+           double scale = 0.0);
 
   /// "" when all is well, else how many are wrong and the worst of them.
   std::string failure() const;
@@ -27,6 +32,9 @@ class RoundedCheck {
   std::int64_t num_elements_ = 0;
   std::int64_t num_unlike_ = 0;
 };
+
+/// max |values[begin + i]| over i < count.
+double largest_of(const std::vector<double>& values, std::size_t begin, std::int64_t count);
 
 /// How many numbers of the dtype lie between two codes; 0 for two NaN, very many for NaN and a
 /// number.

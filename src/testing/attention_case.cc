@@ -145,12 +145,16 @@ void AttentionBatch::build_pool(Rng& rng) {
   const auto bytes = static_cast<std::size_t>(num_pages * page_elements * size_bytes(c.kv_dtype));
   const GuardSide side = rng.chance(0.5) ? GuardSide::kAfter : GuardSide::kBefore;
   k_pool_ = GuardedBuffer(one_tensor ? 2 * bytes : bytes, side);
-  if (!one_tensor) v_pool_ = GuardedBuffer(bytes, side);
+  // kMixed: V's pages lie further apart than K's.
+  const std::int64_t v_page = page_elements + (c.layout == KvLayout::kMixed ? 3 * c.head_dim : 0);
+  const auto v_bytes = static_cast<std::size_t>(num_pages * v_page * size_bytes(c.kv_dtype));
+  if (!one_tensor) v_pool_ = GuardedBuffer(v_bytes, side);
 
   const std::array<std::int64_t, 4> sizes = {num_pages, c.page_size, c.num_kv_heads, c.head_dim};
   const std::int64_t row = c.num_kv_heads * c.head_dim;
   const std::array<std::int64_t, 4> nhd = {page_elements, row, c.head_dim, 1};
   const std::array<std::int64_t, 4> hnd = {page_elements, c.head_dim, c.page_size * c.head_dim, 1};
+  const std::array<std::int64_t, 4> hnd_apart = {v_page, c.head_dim, c.page_size * c.head_dim, 1};
   const std::array<std::int64_t, 4> halves = {2 * page_elements, row, c.head_dim, 1};
   const std::array<std::int64_t, 4> interleaved = {2 * page_elements, 2 * row, 2 * c.head_dim, 1};
   auto* base = static_cast<std::uint8_t*>(k_pool_.data());
@@ -174,7 +178,7 @@ void AttentionBatch::build_pool(Rng& rng) {
       break;
     case KvLayout::kMixed:
       k_cache_ = Tensor(base, c.kv_dtype, sizes, nhd);
-      v_cache_ = Tensor(v_pool_.data(), c.kv_dtype, sizes, hnd);
+      v_cache_ = Tensor(v_pool_.data(), c.kv_dtype, sizes, hnd_apart);
       break;
   }
   hole_.assign(c.kv_lens.size() * static_cast<std::size_t>(max_pages_), false);

@@ -21,16 +21,13 @@ enum class KvLayout : std::uint8_t {
   kHnd,          // [page, head, place, dim]
   kHalves,       // one tensor [page, 2, place, head, dim]
   kInterleaved,  // one tensor [page, place, head, 2 * dim]
-  kMixed,        // K as kNhd, V as kHnd
+  kMixed,        // K as kNhd, V as kHnd with gaps between its pages
 };
 
 std::string name(KvLayout layout);
 
-enum class Scales : std::uint8_t {
-  kNone,
-  kOne,
-  kEach
-};  // kEach: a head, or a token and head for q
+/// kEach: one a head, for q one a token and head.
+enum class Scales : std::uint8_t { kNone, kOne, kEach };
 
 struct AttentionCase {
   std::string name;

@@ -83,6 +83,64 @@ INSTANTIATE_TEST_SUITE_P(
              std::string(name(std::get<1>(test.param)));
     });
 
+// What validate() accepts runs and is right, and what it refuses does not run.
+TEST(HpcAttentionImplTest, ValidateAgreesWithWhatRuns) {
+  testkit::Rng rng(11);
+  int accepted = 0;
+  constexpr int kRounds = 300;
+  for (int round = 0; round < kRounds; ++round) {
+    LayerCase c{.q_lens = {1, 6}, .kv_lens = {19, 6}, .seed = std::uint64_t(round)};
+    c.head_dim = rng.pick(std::vector<std::int64_t>{64, 80, 96, 128, 72});
+    c.page_size = rng.pick(std::vector<std::int64_t>{8, 16, 40, 12});
+    c.num_kv_heads = rng.integer(1, 3);
+    c.num_q_heads = rng.chance(0.9) ? c.num_kv_heads * rng.integer(1, 4) : c.num_kv_heads + 1;
+    c.dtype = rng.pick(std::vector<DType>{DType::kFloat32, DType::kFloat16, DType::kBFloat16});
+    const auto names = HpcAttentionBackend::supported_kv_cache_dtypes();
+    c.kv_cache_dtype = names[std::size_t(rng.integer(0, std::int64_t(names.size()) - 1))];
+    c.layout = rng.pick(std::vector<KvCacheLayout>{KvCacheLayout::kNhd, KvCacheLayout::kHnd,
+                                                   KvCacheLayout::kPacked});
+    std::optional<std::int64_t> window;
+    if (rng.chance(0.5)) window = rng.integer(0, 9);
+    const double softcap = rng.pick(std::vector<double>{0.0, 2.0, 30.0, -1.0});
+
+    const BackendRequest request{.num_q_heads = c.num_q_heads,
+                                 .num_kv_heads = c.num_kv_heads,
+                                 .head_dim = c.head_dim,
+                                 .page_size = c.page_size,
+                                 .dtype = c.dtype,
+                                 .kv_cache_dtype = c.kv_cache_dtype,
+                                 .layout = c.layout,
+                                 .window = window,
+                                 .softcap = softcap};
+    const std::vector<std::string> reasons = HpcAttentionBackend::validate(request);
+    std::string failure;
+    const std::string error = error_of([&] {
+      TestLayer layer(c);
+      HpcAttentionImplOptions options = layer.impl_options();
+      options.sliding_window = window;
+      options.logits_soft_cap = softcap;
+      failure = testkit::run_and_check(layer, options);
+    });
+    EXPECT_EQ(failure, "") << "round " << round;
+    EXPECT_EQ(reasons.empty(), error == "no error")
+        << "round " << round << ": " << error
+        << (reasons.empty() ? "" : "; refused: " + reasons[0]);
+    accepted += reasons.empty() ? 1 : 0;
+  }
+  EXPECT_GT(accepted, kRounds / 20);
+  EXPECT_LT(accepted, kRounds / 2);
+}
+
+TEST(HpcAttentionImplTest, AWindowPastAllLengthsIsNone) {
+  for (std::int64_t window : {std::int64_t{1000}, std::int64_t{1} << 40}) {
+    TestLayer layer(kMixed);
+    HpcAttentionImplOptions options = layer.impl_options();
+    options.sliding_window = window;
+    EXPECT_EQ(testkit::run_and_check(layer, options), "");
+    EXPECT_EQ(layer.check(layer.reference_options(layer.impl_options())), "");
+  }
+}
+
 TEST(HpcAttentionImplTest, OneCallServesAMixedBatch) {
   TestLayer layer(kMixed);
   reset_counters();

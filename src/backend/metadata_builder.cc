@@ -2,6 +2,7 @@
 #include "hpcattn/backend/metadata_builder.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "src/backend/reasons.h"
 #include "src/common/check.h"
@@ -82,6 +83,11 @@ HpcAttnMetadataBuilder::HpcAttnMetadataBuilder(HpcAttnMetadataBuilderOptions opt
       ", expected 1 or more of each.");
   check(options_.reorder_batch_threshold >= 1, kOp, ": reorder_batch_threshold is ",
         options_.reorder_batch_threshold, ", expected 1 or more.");
+  // A plan holds windows as int32, and no request is longer than that.
+  constexpr std::int64_t kLargestWindow = std::numeric_limits<std::int32_t>::max();
+  if (options_.group.window) {
+    options_.group.window = std::min(*options_.group.window, kLargestWindow);
+  }
   decode_threshold_ = options_.reorder_batch_threshold + options_.num_speculative_tokens;
   plan_.resize(std::size_t(plan_words_needed()));
   cu_seqlens_prefill_.resize(std::size_t(options_.max_num_requests + 1));

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "fuzz/calls.h"
 #include "hpcattn/plan.h"
@@ -185,7 +187,14 @@ void call_make_plan(Workbench& bench) {
   capacity.max_kv_len = 100;
   capacity.fixed_split = args.fixed_split;
   capacity.num_workers = 4;
-  const std::int64_t words = plan_words(group, capacity);
+  if (bytes.chance(4)) {
+    std::int64_t* const fields[] = {&capacity.max_requests, &capacity.max_tokens,
+                                    &capacity.max_kv_len};
+    *fields[bytes.integer(0, 2)] = bytes.pick<std::int64_t>(
+        {-1, std::numeric_limits<std::int32_t>::max(), std::numeric_limits<std::int64_t>::max(),
+         std::numeric_limits<std::int64_t>::min()});
+  }
+  const std::int64_t words = std::min<std::int64_t>(plan_words(group, capacity), 20'000);
   args.plan = bench.output(DType::kInt32, {bytes.chance(16) ? bytes.integer(0, 90) : words});
   const Execution execution = make_execution(bytes);
   bench.begin_call();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entry that libFuzzer calls: CXX=clang++, -DHPCATTN_BUILD_FUZZ=ON, target hpcattn_libfuzzer.
+// The entry that libFuzzer calls: CXX=clang++, -DHPCATTN_BUILD_FUZZ=ON,
+// -DHPCATTN_SANITIZE=address,fuzzer-no-link, target hpcattn_libfuzzer.
 #include <cstdio>
 #include <cstdlib>
 

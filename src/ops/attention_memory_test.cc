@@ -135,6 +135,27 @@ TEST(AttentionMemory, QKAndVOfOnePackedProjection) {
             "");
 }
 
+TEST(AttentionMemory, OutMayBeAnotherSliceOfTheTensorThatHoldsQ) {
+  testkit::Rng rng(8);
+  GuardedTensor both(DType::kFloat32, {9, 2, 4, 64});  // token, q or out, head, dim
+  GuardedTensor kv(DType::kFloat32, {30, 2, 64});
+  both.fill_normal(rng);
+  kv.fill_normal(rng);
+  const GuardedTensor ends_q = GuardedTensor::of_ints(std::vector<std::int32_t>{0, 9});
+  const GuardedTensor ends_k = GuardedTensor::of_ints(std::vector<std::int32_t>{0, 30});
+  PackedAttentionArgs args;
+  args.q = both.tensor().select(1, 0);
+  args.out = both.tensor().select(1, 1);
+  args.k = kv;
+  args.v = kv;  // one tensor for both, as MQA with a shared latent has
+  args.cu_seqlens_q = ends_q;
+  args.cu_seqlens_k = ends_k;
+  args.options.scale = 0.125;
+  packed_attention(args);
+  EXPECT_EQ(
+      testkit::check_outputs(args.out, {}, args.options, reference::attention(args), "slices"), "");
+}
+
 /// A pool of many GiB, of which only the pages in use exist.
 class SparsePool {
  public:

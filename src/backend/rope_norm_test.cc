@@ -122,6 +122,43 @@ TEST(HpcRopeNormTest, PerHeadScalesReachCacheAndAttention) {
   EXPECT_EQ(run_both(layer, {.query_quant = QueryQuant::kPerTokenHead}), "");
 }
 
+// Positions that the model gives, one a token or three (mrope), and rows of padding after them.
+TEST(HpcRopeNormTest, PositionsOfTheModel) {
+  for (bool mrope : {false, true}) {
+    TestLayer layer(kMixed);
+    HpcRopeNormOptions options;
+    if (mrope) options.mrope_section = {16, 8, 8};
+    TestPrologue prologue(layer, options);
+    const std::int64_t num_tokens = layer.query().size(0);
+    testkit::Rng rng(4);
+    std::vector<std::int64_t> values;
+    for (std::int64_t i = 0; i < num_tokens * (mrope ? 3 : 1); ++i) {
+      values.push_back(rng.integer(0, 599));
+    }
+    const GuardedTensor memory = GuardedTensor::of_ints(values);
+    Tensor positions = memory;
+    if (mrope) {
+      positions = Tensor::contiguous(positions.data(), DType::kInt64, {3, num_tokens});
+    }
+    prologue.set_positions(positions);
+    HpcAttnMetadataBuilder builder(layer.builder_options());
+    HpcAttnMetadata metadata = builder.build(0, layer.common(prologue.workspace().begin_step()));
+    prologue.module().forward(prologue.forward_args(metadata));
+    EXPECT_EQ(prologue.check(metadata), "") << mrope;
+
+    // The same with slots of the live rows alone: positions of the others are not read.
+    const auto out_q = prologue.out_q().bytes();
+    CommonAttnMetadata common = layer.common(prologue.workspace().begin_step());
+    common.num_actual_tokens = layer.num_live();
+    common.slot_mapping = common.slot_mapping.slice(0, 0, layer.num_live());
+    metadata = builder.build(0, common);
+    const std::int64_t last = positions.num_elements() - 1;
+    memory.tensor().data_as<std::int64_t>()[last] = -7;  // of a row of padding
+    prologue.module().forward(prologue.forward_args(metadata));
+    EXPECT_EQ(prologue.out_q().bytes(), out_q);
+  }
+}
+
 TEST(HpcRopeNormTest, RowsPastTheSlotsBecomeZero) {
   LayerCase c = kMixed;
   c.kv_cache_dtype = "fp8";

@@ -63,6 +63,9 @@ class TestPrologue {
   const GuardedTensor& q_weight() const { return q_weight_; }
   const GuardedTensor& k_weight() const { return k_weight_; }
 
+  /// int64 [num_tokens], or [3, num_tokens] for mrope; in place of positions by length.
+  void set_positions(const Tensor& positions) { positions_ = positions; }
+
   void load(const Tensor& q, const Tensor& k) {
     const std::vector<NamedWeight> weights{{"q_norm.weight", q}, {"k_norm.weight", k}};
     module_->process_weights_after_loading(weights);
@@ -73,6 +76,7 @@ class TestPrologue {
             .kv_cache = layer_.cache(),
             .metadata = &metadata,
             .scales = &scales_,
+            .positions = positions_,
             .out_q = out_q_,
             .workspace = &workspace_};
   }
@@ -100,6 +104,8 @@ class TestPrologue {
                              .v = heads(c.num_q_heads + c.num_kv_heads, c.num_kv_heads),
                              .cos_sin = table_,
                              .style = options_.style,
+                             .positions = positions_,
+                             .mrope_section = options_.mrope_section,
                              .cu_seqlens_q = metadata.cu_seqlens_q,
                              .kv_lens = metadata.kv_lens,
                              .slot_mapping = metadata.slot_mapping,
@@ -180,6 +186,7 @@ class TestPrologue {
   GuardedTensor table_, qkv_, out_q_, q_weight_, k_weight_, scales_memory_, q_scale_;
   StepWorkspace workspace_;
   LayerScales scales_;
+  Tensor positions_;
   std::unique_ptr<HpcRopeNorm> module_;
 };
 

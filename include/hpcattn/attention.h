@@ -52,9 +52,9 @@ struct PagedAttentionArgs {
   Tensor q;  // [num_tokens, num_q_heads, head_dim], last dim contiguous
   Tensor
       k_cache;  // [num_pages, page_size, num_kv_heads, head_dim], any strides, last dim contiguous
-  Tensor v_cache;     // as k_cache; its strides may differ
-  Tensor page_table;  // [num_requests, max_pages] int32; entries past a request's length are not
-                      // read; the keys of a page -1 do not exist
+  Tensor v_cache;       // as k_cache; its strides may differ
+  Tensor page_table;    // [num_requests, max_pages] int32; entries past a request's length are not
+                        // read; the keys of a page -1 do not exist
   Tensor cu_seqlens_q;  // [num_requests + 1] int32, from 0, not falling, to at most num_tokens
   Tensor kv_lens;       // [num_requests] int32, KV tokens, the new ones included
   Tensor out;  // [num_tokens, num_q_heads, head_dim]; rows past cu_seqlens_q's end become 0

@@ -68,8 +68,9 @@ struct PlanSummary {
   std::int64_t num_tasks = 0;
   std::int64_t num_partials = 0;  // tasks whose result is combined with others
   std::int64_t num_combines = 0;
-  std::int64_t longest_task = 0;  // in pairs of row and KV token, few rows weighing as many as a read
-  std::int64_t total_work = 0;    // the same, over all tasks
+  std::int64_t longest_task =
+      0;                        // in pairs of row and KV token, few rows weighing as many as a read
+  std::int64_t total_work = 0;  // the same, over all tasks
 };
 
 /// Throws InvalidArgument when the tensor holds no plan.

@@ -46,8 +46,8 @@ float scale_of(const Tensor& scale, std::int64_t head) {
   return scale.data_as<const float>()[scale.size(0) == 1 ? 0 : head * scale.stride(0)];
 }
 
-/// KV tokens of a step that takes several heads: this tile and the next one, which is being fetched,
-/// stay in a core's second cache.
+/// KV tokens of a step that takes several heads: this tile and the next one, which is being
+/// fetched, stay in a core's second cache.
 int tile_of_heads(const TaskInput& input, DType dtype) {
   constexpr std::int64_t kTileBytes = 128 * 1024;
   const std::int64_t token_bytes = 2 * input.num_heads * input.head_dim * size_bytes(dtype);

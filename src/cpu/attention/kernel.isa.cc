@@ -56,8 +56,9 @@ KvTile at_head(const TaskInput& in, const KvTile& tile, int head) {
   return result;
 }
 
-/// What is asked of memory while head `head` is computed: its share of the next tile's rows, dealt out in
-/// the order of their addresses, by token where the heads of a token are neighbours, else by head.
+/// What is asked of memory while head `head` is computed: its share of the next tile's rows, dealt
+/// out in the order of their addresses, by token where the heads of a token are neighbours, else by
+/// head.
 KvTile share_of(const TaskInput& in, const KvTile& next, int head) {
   if (in.k.head_bytes > in.k.token_bytes) return at_head(in, next, head);
   KvTile result = next;

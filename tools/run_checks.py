@@ -74,7 +74,7 @@ def run(target: str, title: str, verbose: bool) -> Result:
     with (
         log_path.open("w", encoding="utf-8", errors="replace") as log,
         subprocess.Popen(
-            ["make", "--no-print-directory", target],
+            ["make", "--keep-going", "--no-print-directory", target],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -20,19 +20,17 @@ using testkit::GuardedBuffer;
 using testkit::GuardedTensor;
 using testkit::GuardSide;
 
-/// The same numbers with `factor` times the stride in each dim but the last one of a float tensor
-/// of rank 3; between them lies NaN.
+/// The same numbers with `factor` times the stride in each dim (but the last one of q, K and V);
+/// between them lies NaN, or -1.
 struct Spread {
   Spread(const Tensor& from, std::int64_t factor) {
     std::vector<std::int64_t> sizes(from.sizes().begin(), from.sizes().end());
-    for (std::size_t dim = 0; dim + 1 < sizes.size(); ++dim) sizes[dim] *= factor;
-    if (sizes.size() == 1) sizes[0] *= factor;
+    const std::size_t dims = sizes.size() < 3 ? sizes.size() : sizes.size() - 1;
+    for (std::size_t dim = 0; dim < dims; ++dim) sizes[dim] *= factor;
     memory = GuardedTensor(from.dtype(), sizes);
-    std::vector<std::int64_t> strides;
-    for (int dim = 0; dim < from.rank(); ++dim) {
-      const bool spread = dim + 1 < from.rank() || from.rank() == 1;
-      strides.push_back(memory.tensor().stride(dim) * (spread ? factor : 1));
-    }
+    std::vector<std::int64_t> strides(memory.tensor().strides().begin(),
+                                      memory.tensor().strides().end());
+    for (std::size_t dim = 0; dim < dims; ++dim) strides[dim] *= factor;
     view = Tensor(memory.tensor().data(), from.dtype(), from.sizes(), strides);
     const auto width = static_cast<std::size_t>(size_bytes(from.dtype()));
     testkit::for_each_index(from, [&](const std::vector<std::int64_t>& index, std::int64_t) {
@@ -44,6 +42,15 @@ struct Spread {
   GuardedTensor memory;
   Tensor view;
 };
+
+/// Elements that are no longer NaN.
+std::int64_t num_written(const Tensor& tensor) {
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < tensor.num_elements(); ++i) {
+    count += std::isnan(tensor.data_as<float>()[i]) ? 0 : 1;
+  }
+  return count;
+}
 
 TEST(AttentionMemory, EveryInputMayHaveGaps) {
   for (const testkit::DTypes& dtypes :
@@ -68,7 +75,10 @@ TEST(AttentionMemory, EveryInputMayHaveGaps) {
     for (Tensor* tensor : {&paged.q, &paged.page_table, &paged.cu_seqlens_q, &paged.kv_lens}) {
       *tensor = owners.emplace_back(*tensor, 3).view;
     }
+    const Spread lse(paged.lse, 2);
+    paged.lse = lse.view;
     paged_attention(paged, testkit::with_threads(2));
+    EXPECT_EQ(num_written(lse.memory), paged.lse.num_elements());
     EXPECT_EQ(testkit::check_outputs(paged.out, paged.lse, paged.options, want, "paged, gaps"), "");
 
     PackedAttentionArgs packed = batch.packed();

@@ -55,9 +55,10 @@ help:  ## this text
 
 # --- what people run ---------------------------------------------------------------------------------
 
+export PROMPT
 .PHONY: generate
 generate: $(VENV)/.package  ## text of a real model; PROMPT='...' for your own, ARGS for more options
-	@$(BIN)/hpcattn generate $(if $(PROMPT),"$(PROMPT)") $(ARGS)
+	@$(BIN)/hpcattn generate $(if $(PROMPT),"$$PROMPT") $(ARGS)
 
 .PHONY: test
 test:  ## all fast tests

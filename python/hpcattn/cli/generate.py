@@ -19,9 +19,9 @@ _BUILTIN = "smollm2-135m-instruct"
 
 # Asked where the user asks nothing.
 SAMPLE_PROMPTS = (
-    "Why is the sky blue? Answer in two sentences.",
+    "What is gravity?",
     "What is the capital of France?",
-    "Write a short poem about the sea.",
+    "Explain in one sentence what a computer does.",
 )
 
 

@@ -32,7 +32,7 @@ template <typename Format>
 HPCATTN_INLINE void store_as(const double* x, double scale, int64_t n, void* row) {
   char* to = static_cast<char*>(row);
   int64_t i = 0;
-  const auto to_floats = [scale](const double* from) {
+  const auto to_floats = [=](const double* from) {
     auto value = load_bits<DoubleVec>(from);
     // A division, since a product with 1 / scale is off by an ulp where the quotient is a tie.
     if constexpr (sizeof(typename Format::Codes) == sizeof(ByteVec)) value /= scale;

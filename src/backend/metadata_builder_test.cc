@@ -13,22 +13,13 @@
 namespace hpcattn {
 namespace {
 
+using testkit::error_of;
 using testkit::LayerCase;
 using testkit::TestLayer;
 
 std::vector<std::int32_t> ints_of(const Tensor& tensor) {
   const auto* data = tensor.data_as<const std::int32_t>();
   return {data, data + tensor.size(0)};
-}
-
-template <typename Call>
-std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 // ---- decodes_first

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hpcattn/backend.h"
+#include "hpcattn/error.h"
 #include "src/common/check.h"
 #include "src/common/float_bits.h"
 #include "src/cpu/reference/attention.h"
@@ -21,6 +22,17 @@
 #include "src/testing/random.h"
 
 namespace hpcattn::testkit {
+
+/// The text of what a call throws, or "no error".
+template <typename Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
 
 struct LayerCase {
   std::vector<std::int32_t> q_lens;

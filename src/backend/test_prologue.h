@@ -26,6 +26,11 @@ inline GuardedTensor rope_table(std::int64_t max_position, std::int64_t rotary_d
   return table;
 }
 
+/// Norms before RoPE, with an epsilon.
+inline HpcRopeNormOptions norm_options() {
+  return {.qk_norm_policy = QkNormPolicy::kNormThenRope, .norm_eps = 1e-5};
+}
+
 class TestPrologue {
  public:
   /// `options` needs the fields that the layer does not say: policy, epsilon, quantisation.

@@ -46,16 +46,6 @@ float scale_of(const Tensor& scale, std::int64_t head) {
   return scale.data_as<const float>()[scale.size(0) == 1 ? 0 : head * scale.stride(0)];
 }
 
-/// KV tokens of a step that takes several heads: this tile and the next one, which is being
-/// fetched, stay in a core's second cache.
-int tile_of_heads(const TaskInput& input, DType dtype) {
-  constexpr std::int64_t kTileBytes = 128 * 1024;
-  const std::int64_t token_bytes = 2 * input.num_heads * input.head_dim * size_bytes(dtype);
-  int tile = kTileKv;
-  while (tile > 16 && tile * token_bytes > kTileBytes) tile /= 2;
-  return tile;
-}
-
 /// Partial results of split rows: not normalised outputs, and each row's maximum and sum.
 struct Partials {
   explicit Partials(std::int64_t rows, std::int64_t head_dim)
@@ -235,7 +225,6 @@ class Runner {
       input.page_id_stride = p_.page_table.stride(1);
       input.page_size = p_.k.size(1);
     }
-    if (task.num_heads > 1) input.tile_kv = tile_of_heads(input, p_.k.dtype());
     input.kv_begin = task.kv_begin;
     input.kv_end = task.kv_end;
     input.softcap = float(p_.options.softcap);

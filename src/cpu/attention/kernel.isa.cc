@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mainloop of attention on the CPU, compiled once for each instruction set: FlashAttention's
 // online softmax (Dao 2023, section 3.1) over tiles of KV that are read where they lie.
+#include <type_traits>
+
 #include "src/cpu/attention/layouts.h"
 
 namespace hpcattn::cpu::HPCATTN_ISA {
@@ -12,7 +14,7 @@ alignas(64) constexpr std::byte kZeroRow[kMaxHeadDim * 4] = {};
 void locate(const TaskInput& in, std::int64_t first_key, KvTile& tile) {
   const std::int64_t left = in.kv_end - first_key;
   tile.first_key = first_key;
-  tile.num_keys = static_cast<int>(left < in.tile_kv ? left : in.tile_kv);
+  tile.num_keys = static_cast<int>(left < kTileKv ? left : kTileKv);
   tile.any_absent = false;
   int key = 0;
   while (key < tile.num_keys) {
@@ -40,36 +42,10 @@ void locate(const TaskInput& in, std::int64_t first_key, KvTile& tile) {
     }
     tile.any_absent = tile.any_absent || absent;
   }
-  for (; key < kTileKv; ++key) tile.k[key] = tile.v[key] = kZeroRow;
-}
-
-/// The same keys, of the KV head `head` of the task.
-KvTile at_head(const TaskInput& in, const KvTile& tile, int head) {
-  KvTile result = tile;
-  const std::int64_t k_offset = head * in.k.head_bytes;
-  const std::int64_t v_offset = head * in.v.head_bytes;
-  for (int key = 0; key < tile.num_keys; ++key) {
-    if (tile.any_absent && tile.absent[key]) continue;
-    result.k[key] += k_offset;
-    result.v[key] += v_offset;
+  for (; key < kTileKv; ++key) {
+    tile.k[key] = tile.v[key] = kZeroRow;
+    tile.absent[key] = true;
   }
-  return result;
-}
-
-/// What is asked of memory while head `head` is computed: its share of the next tile's rows, dealt
-/// out in the order of their addresses, by token where the heads of a token are neighbours, else by
-/// head.
-KvTile share_of(const TaskInput& in, const KvTile& next, int head) {
-  if (in.k.head_bytes > in.k.token_bytes) return at_head(in, next, head);
-  KvTile result = next;
-  for (int i = 0; i < next.num_keys; ++i) {
-    const int index = head * next.num_keys + i;
-    const int key = index / in.num_heads;
-    if (next.any_absent && next.absent[key]) continue;
-    result.k[i] = next.k[key] + (index % in.num_heads) * in.k.head_bytes;
-    result.v[i] = next.v[key] + (index % in.num_heads) * in.v.head_bytes;
-  }
-  return result;
 }
 
 /// float32 copies, in this thread's cache, of a tile in a narrow format.
@@ -204,19 +180,111 @@ void finish_scores(const TaskInput& in, RowSpan rows, const KvTile& tile, const 
   }
 }
 
-/// One head's rows against one tile.
-template <KvType kType, typename Layout>
-void step(const TaskInput& in, RowSpan rows, const KvTile& tile, const KvTile& next,
-          const SeenByAll& seen, Scratch& s) {
-  Layout::template compute_scores<kType>(in, rows, tile, next, s);
-  finish_scores<Layout>(in, rows, tile, seen, s);
-  Layout::softmax(rows, tile, s);
-  if (!seen.holds(tile) && !all_values_finite<kType>(in, tile)) {
-    accumulate_seen<kType>(in, Layout::kStrides, rows, tile, s);
+/// Row i of those of a tile, of the KV head that lies `offset` bytes after the first one.
+HPCATTN_INLINE const std::byte* row_of(const KvTile& tile, const std::byte* const* rows, int i,
+                                       std::int64_t offset) {
+  return rows[i] + (tile.absent[i] ? 0 : offset);
+}
+
+/// Rows that are read after each other, K of a tile, its V, then K of the next tile: row i of a
+/// pair of them, where the first has `count` rows.
+HPCATTN_INLINE const std::byte* row_ahead(int i, int count, const std::byte* const* rows,
+                                          const KvTile& tile, std::int64_t offset,
+                                          const std::byte* const* later_rows,
+                                          const KvTile& later_tile, std::int64_t later_offset) {
+  if (i < count) return row_of(tile, rows, i, offset);
+  return row_of(later_tile, later_rows, (i - count) % kTileKv, later_offset);
+}
+
+/// All heads of a task against one tile, read in place. Tokens go first and heads second, as most
+/// caches lie in memory. While `tokens_ahead` tokens are computed, as many after them are fetched:
+/// far enough for memory to answer, near enough to be in the first cache still when their turn
+/// comes.
+template <KvType kType>
+void step_narrow(const TaskInput& in, int tokens_ahead, const KvTile& tile, const KvTile& next,
+                 const SeenByAll& seen, Scratch& s) {
+  const int num_keys = tile.num_keys;
+  for (int key = 0; key < num_keys; key += kNarrowKeys) {
+    for (int head = 0; head < in.num_heads; ++head) {
+      const std::int64_t k_offset = head * in.k.head_bytes;
+      const std::byte* k[kNarrowKeys];
+      const std::byte* ahead[kNarrowKeys];
+      for (int i = 0; i < kNarrowKeys; ++i) {
+        k[i] = row_of(tile, tile.k, key + i, k_offset);
+        ahead[i] = row_ahead(key + i + tokens_ahead, num_keys, tile.k, tile, k_offset, tile.v, tile,
+                             head * in.v.head_bytes);
+      }
+      Narrow::compute_scores<kType>(in, {head * in.rows, in.rows}, k, ahead, key, s);
+    }
+  }
+
+  bool row_by_row[kTileRows];
+  for (int head = 0; head < in.num_heads; ++head) {
+    const RowSpan rows{head * in.rows, in.rows};
+    finish_scores<Narrow>(in, rows, tile, seen, s);
+    Narrow::softmax(rows, tile, s);
+    row_by_row[head] = false;
+    if (seen.holds(tile)) continue;
+    KvTile of_head = tile;
+    for (int i = 0; i < num_keys; ++i)
+      of_head.v[i] = row_of(tile, tile.v, i, head * in.v.head_bytes);
+    row_by_row[head] = !all_values_finite<kType>(in, of_head);
+    if (row_by_row[head]) accumulate_seen<kType>(in, Narrow::kStrides, rows, of_head, s);
+  }
+
+  KvTile of_head = tile;
+  const std::byte* ahead[kTileKv];
+  for (int first = 0; first < num_keys; first += tokens_ahead) {
+    const KeySpan keys{first, num_keys - first < tokens_ahead ? num_keys - first : tokens_ahead};
+    for (int head = 0; head < in.num_heads; ++head) {
+      if (row_by_row[head]) continue;
+      const std::int64_t v_offset = head * in.v.head_bytes;
+      for (int i = 0; i < keys.count; ++i) {
+        of_head.v[first + i] = row_of(tile, tile.v, first + i, v_offset);
+        ahead[i] = row_ahead(first + i + tokens_ahead, num_keys, tile.v, tile, v_offset, next.k,
+                             next, head * in.k.head_bytes);
+      }
+      accumulate<kType, kPvRows>(in, Narrow::kStrides, {head * in.rows, in.rows}, keys, of_head,
+                                 ahead, s);
+    }
+    // The output is rescaled by the tile's first keys alone.
+    for (int row = 0; first == 0 && row < in.rows * in.num_heads; ++row) s.rescale[row] = 1.0F;
+  }
+}
+
+/// What follows the scores of a wide tile; V as float32.
+void finish_wide(const TaskInput& in, const KvTile& tile, const SeenByAll& seen, Scratch& s) {
+  const RowSpan rows{0, in.rows};
+  finish_scores<Wide>(in, rows, tile, seen, s);
+  Wide::softmax(rows, tile, s);
+  if (!seen.holds(tile) && !all_values_finite<KvType::kFloat32>(in, tile)) {
+    accumulate_seen<KvType::kFloat32>(in, Wide::kStrides, rows, tile, s);
     return;
   }
-  accumulate<kType, kPvRows>(in, Layout::kStrides, rows, {0, tile.num_keys}, tile,
-                             Layout::kReadsInPlace ? next.v : nullptr, s);
+  accumulate<KvType::kFloat32, kPvRows>(in, Wide::kStrides, rows, {0, tile.num_keys}, tile, nullptr,
+                                        s);
+}
+
+template <KvType kType>
+void step_wide(const TaskInput& in, const KvTile& tile, const SeenByAll& seen, Scratch& s) {
+  if constexpr (kType == KvType::kFloat32) {
+    Wide::compute_scores(in, tile, s);
+    finish_wide(in, tile, seen, s);
+  } else {
+    KvTile widened = tile;
+    widen<kType>(in, tile.k, tile.num_keys, s.k_rows, widened.k);
+    widen<kType>(in, tile.v, tile.num_keys, s.v_rows, widened.v);
+    Wide::compute_scores(in, widened, s);
+    finish_wide(in, widened, seen, s);
+  }
+}
+
+/// Tokens that are fetched ahead: 16 KiB of K or V, half of what a first cache holds.
+int tokens_ahead(const TaskInput& in, int element_bytes) {
+  const int token_bytes = in.num_heads * in.head_dim * element_bytes;
+  int tokens = kNarrowKeys;
+  while (tokens < kTileKv && 2 * tokens * token_bytes <= 16 * 1024) tokens *= 2;
+  return tokens;
 }
 
 template <KvType kType, typename Layout>
@@ -224,29 +292,22 @@ void attend(const TaskInput& in, Scratch& s) {
   prepare_rows(in, s);
   Layout::prepare(in, s);
   const SeenByAll seen(in, s);
+  const int ahead = tokens_ahead(in, kElementBytes<kType>);
   KvTile tiles[2];
   if (in.kv_begin < in.kv_end) locate(in, in.kv_begin, tiles[0]);
   int current = 0;
-  for (std::int64_t key = in.kv_begin; key < in.kv_end; key += in.tile_kv, current ^= 1) {
+  for (std::int64_t key = in.kv_begin; key < in.kv_end; key += kTileKv, current ^= 1) {
     const KvTile& tile = tiles[current];
     KvTile& next = tiles[current ^ 1];
-    if (key + in.tile_kv < in.kv_end) {
-      locate(in, key + in.tile_kv, next);
+    if (key + kTileKv < in.kv_end) {
+      locate(in, key + kTileKv, next);
     } else {
       next = tile;
     }
-    if constexpr (Layout::kReadsInPlace) {
-      for (int head = 0; head < in.num_heads; ++head) {
-        const RowSpan rows{head * in.rows, in.rows};
-        step<kType, Layout>(in, rows, at_head(in, tile, head), share_of(in, next, head), seen, s);
-      }
-    } else if constexpr (kType == KvType::kFloat32) {
-      step<kType, Layout>(in, {0, in.rows}, tile, next, seen, s);
+    if constexpr (std::is_same_v<Layout, Narrow>) {
+      step_narrow<kType>(in, ahead, tile, next, seen, s);
     } else {
-      KvTile wide = tile;
-      widen<kType>(in, tile.k, tile.num_keys, s.k_rows, wide.k);
-      widen<kType>(in, tile.v, tile.num_keys, s.v_rows, wide.v);
-      step<KvType::kFloat32, Layout>(in, {0, in.rows}, wide, next, seen, s);
+      step_wide<kType>(in, tile, seen, s);
     }
   }
 }

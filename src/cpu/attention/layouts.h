@@ -9,15 +9,14 @@
 
 namespace hpcattn::cpu::HPCATTN_ISA {
 
-/// The rows of K and V that a step of the mainloop reads. Entries past num_keys repeat a readable
-/// row.
+/// The rows of K and V that a step of the mainloop reads. Entries past num_keys are a row of zeros.
 struct KvTile {
   const std::byte* k[kTileKv];
   const std::byte* v[kTileKv];
   int num_keys = 0;
   std::int64_t first_key = 0;
   bool any_absent = false;    // keys of a page -1
-  bool absent[kTileKv] = {};  // set where any_absent
+  bool absent[kTileKv] = {};  // those, and entries past num_keys
 };
 
 /// The rows of one head within a task's.
@@ -40,20 +39,18 @@ HPCATTN_INLINE Vec finite_or_zero(Vec row_max) { return row_max == -kInfinity ? 
 
 struct Narrow {
   static constexpr ProbabilityStrides kStrides{kTileKv, 1};
-  static constexpr bool kReadsInPlace = true;
 
   static void prepare(const TaskInput&, Scratch&) {}
 
+  /// Of kNarrowKeys keys from `key` on, for one head. `ahead`: rows that will be read soon.
   template <KvType kType>
-  static void compute_scores(const TaskInput& in, RowSpan rows, const KvTile& tile,
-                             const KvTile& next, Scratch& s) {
-    for (int key = 0; key < tile.num_keys; key += kNarrowKeys) {
-      int row = rows.first;
-      for (; row + kNarrowRowBlock <= rows.first + rows.count; row += kNarrowRowBlock) {
-        block<kType, kNarrowRowBlock>(in, tile, next, key, row, s);
-      }
-      for (; row < rows.first + rows.count; ++row) block<kType, 1>(in, tile, next, key, row, s);
+  static void compute_scores(const TaskInput& in, RowSpan rows, const std::byte* const* k,
+                             const std::byte* const* ahead, int key, Scratch& s) {
+    int row = rows.first;
+    for (; row + kNarrowRowBlock <= rows.first + rows.count; row += kNarrowRowBlock) {
+      block<kType, kNarrowRowBlock>(in, k, ahead, key, row, s);
     }
+    for (; row < rows.first + rows.count; ++row) block<kType, 1>(in, k, ahead, key, row, s);
   }
 
   template <typename F>
@@ -99,16 +96,15 @@ struct Narrow {
 
  private:
   template <KvType kType, int kRows>
-  static HPCATTN_INLINE void block(const TaskInput& in, const KvTile& tile, const KvTile& next,
-                                   int key, int row, Scratch& s) {
-    narrow_scores<kType, kRows>(s.q + row * in.head_dim, in.head_dim, tile.k + key, next.k + key,
+  static HPCATTN_INLINE void block(const TaskInput& in, const std::byte* const* k,
+                                   const std::byte* const* ahead, int key, int row, Scratch& s) {
+    narrow_scores<kType, kRows>(s.q + row * in.head_dim, in.head_dim, k, ahead,
                                 s.p + row * kTileKv + key);
   }
 };
 
 struct Wide {
   static constexpr ProbabilityStrides kStrides{1, kTileRows};
-  static constexpr bool kReadsInPlace = false;  // narrow formats are widened once for all rows
 
   static void prepare(const TaskInput& in, Scratch& s) {
     const int padded = row_vecs(in) * kLanes;
@@ -119,10 +115,8 @@ struct Wide {
     }
   }
 
-  template <KvType kType>
-  static void compute_scores(const TaskInput& in, RowSpan, const KvTile& tile, const KvTile&,
-                             Scratch& s) {
-    static_assert(kType == KvType::kFloat32);
+  /// K as float32.
+  static void compute_scores(const TaskInput& in, const KvTile& tile, Scratch& s) {
     const auto* k_rows = reinterpret_cast<const float* const*>(tile.k);
     for (int key = 0; key < tile.num_keys; key += kWideKeys) {
       int vec = 0;

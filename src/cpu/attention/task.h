@@ -58,7 +58,6 @@ struct TaskInput {
   const std::int32_t* page_ids = nullptr;  // null: packed
   std::int64_t page_id_stride = 1;
   std::int64_t page_size = 0;
-  int tile_kv = kTileKv;  // KV tokens of one step of the mainloop, at most kTileKv
   std::int64_t kv_begin = 0;
   std::int64_t kv_end = 0;
   float softcap = 0.0F;  // 0: none; q is then scaled so that scores are logits / softcap

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/plan/plan.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "src/common/check.h"
@@ -139,8 +140,8 @@ void check_group(const char* op, const AttentionGroup& group) {
       op, ": the group is ", to_string(group), ", expected sizes above 0.");
   check(group.num_q_heads % group.num_kv_heads == 0, op, ": ", group.num_q_heads,
         " query heads are no ", "multiple of ", group.num_kv_heads, " KV heads.");
-  check(!group.window || (*group.window >= 1 && *group.window <= INT32_MAX), op, ": window is ",
-        group.window.value_or(0), ", expected 1 or more; leave it out for none.");
+  check(!group.window || *group.window >= 1, op, ": window is ", group.window.value_or(0),
+        ", expected 1 or more; leave it out for none.");
 }
 
 void check_fixed_split(const char* op, std::int64_t fixed_split) {
@@ -210,7 +211,9 @@ void make_plan(const PlanArgs& args, const Execution& execution) {
 
   const std::vector<std::int32_t> cu_seqlens = read_lengths(args.cu_seqlens_q);
   const std::vector<std::int32_t> kv_lens = read_lengths(args.kv_lens);
-  const AttentionGroup& group = args.group;
+  AttentionGroup group = args.group;
+  // No context is longer than int32, so neither is what a window shows.
+  if (group.window) group.window = std::min<std::int64_t>(*group.window, INT32_MAX);
   check(std::int64_t{cu_seqlens.back()} * (group.num_q_heads / group.num_kv_heads) <= INT32_MAX,
         kOp, ": ", cu_seqlens.back(), " query tokens of ", group.num_q_heads / group.num_kv_heads,
         " heads a group are over 2^31 rows. Cut the batch.");

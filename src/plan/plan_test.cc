@@ -115,6 +115,17 @@ TEST_F(PlanTest, CapacityHoldsEveryBatchWithinIt) {
   for (const std::int32_t word : words) EXPECT_EQ(word, 0);
 }
 
+TEST_F(PlanTest, AWindowOverEveryContextIsNone) {
+  group.window = INT64_MAX;
+  make();
+  EXPECT_EQ(summarize(int_tensor(words)).group.window, INT32_MAX);
+  EXPECT_EQ(summarize(int_tensor(words)).total_work, [&] {
+    group.window.reset();
+    make();
+    return summarize(int_tensor(words)).total_work;
+  }());
+}
+
 TEST_F(PlanTest, BadInputIsRefused) {
   group.window = 0;
   EXPECT_NE(refusal([&] { make(); }).find("window is 0, expected 1 or more"), std::string::npos);

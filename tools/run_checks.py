@@ -23,7 +23,8 @@ LOGS = Path("build/logs")
 SECONDS_BETWEEN_PROGRESS = 15.0
 LINES_OF_A_FAILURE = 80
 
-_CTEST = re.compile(r"tests passed, (?P<failed>\d+) tests? failed out of (?P<total>\d+)")
+# Of CTest 3 and 4; the latter leaves out a count of 0 failed.
+_CTEST = re.compile(r"tests passed(?:, (?P<failed>\d+) tests? failed)? out of (?P<total>\d+)")
 _PYTEST = re.compile(r"^=* ?(?:\d+ [a-z]+, )*(?:\d+ [a-z]+) in [0-9.]+s")
 _PYTEST_COUNT = re.compile(r"(?P<count>\d+) (?P<word>passed|failed|errors?|skipped)")
 _ALWAYS_SHOWN = re.compile(r"^==> |^(?:lines|TOTAL)\b|^fuzz: ")
@@ -43,8 +44,9 @@ class Result:
     def count(self, line: str) -> bool:
         """Adds a test runner's closing line; false where `line` is none."""
         if match := _CTEST.search(line):
-            self.failed += int(match["failed"])
-            self.passed += int(match["total"]) - int(match["failed"])
+            failed = int(match["failed"] or 0)
+            self.failed += failed
+            self.passed += int(match["total"]) - failed
             return True
         if _PYTEST.match(line):
             for match in _PYTEST_COUNT.finditer(line):

@@ -49,12 +49,24 @@ def _own_cases(
             )
             cases.append(case)
         cases += [RopeCase(parse_batch(text, None), geometry, page_size, dtype) for text in rope]
-    contexts = {c.batch.kv_lens[0] for c in cases if c.kind == "decode"}
-    counts = {c.batch.num_requests for c in cases if c.kind == "decode"}
-    # Decode cases that differ in one of the two make a curve of `--plot`.
-    sweep = "context" if len(counts) == 1 else "batch" if len(contexts) == 1 else ""
+    return _with_sweeps(cases)
+
+
+def _with_sweeps(cases: list[Case]) -> list[Case]:
+    """Names the curves of `--plot`: decode cases alike in batch or in context, but not in both."""
+    shapes = {(c.batch.num_requests, c.batch.kv_lens[0]) for c in cases if c.kind == "decode"}
+
+    def sweeps_of(case: AttentionCase) -> str:
+        count, context = case.batch.num_requests, case.batch.kv_lens[0]
+        found = []
+        if sum(shape[0] == count for shape in shapes) > 1 or len(shapes) == 1:
+            found.append("context")
+        if sum(shape[1] == context for shape in shapes) > 1:
+            found.append("batch")
+        return ",".join(found)
+
     return [
-        replace(c, sweep=sweep) if isinstance(c, AttentionCase) and c.kind == "decode" else c
+        replace(c, sweep=sweeps_of(c)) if isinstance(c, AttentionCase) and c.kind == "decode" else c
         for c in cases
     ]
 

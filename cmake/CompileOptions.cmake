@@ -16,7 +16,7 @@ if(HPCATTN_SANITIZE)
 endif()
 if(HPCATTN_SANITIZE OR HPCATTN_COVERAGE)
   # GCC warns of its own intrinsics' _mm256_undefined_pd() where instrumentation comes between.
-  target_compile_options(hpcattn_options INTERFACE -Wno-maybe-uninitialized)
+  target_compile_options(hpcattn_options INTERFACE -Wno-uninitialized -Wno-maybe-uninitialized)
 endif()
 if(HPCATTN_COVERAGE)
   target_compile_options(hpcattn_options INTERFACE --coverage -fprofile-update=atomic)

@@ -73,20 +73,22 @@ TEST(AttentionBadInput, PageIdsOutOfThePool) {
   }
 }
 
+/// An output laid over the memory of something that is read.
+Tensor over(const Tensor& memory, const Tensor& output) {
+  return Tensor(memory.data(), output.dtype(), output.sizes(), output.strides());
+}
+
 TEST(AttentionBadInput, OutputsThatShareMemoryWithInputs) {
   const std::vector<Row<Paged>> rows = {
       {"out shares memory with q", [](Paged& a) { a.out = a.q; }},
-      {"lse shares memory with q",
-       [](Paged& a) { a.lse = Tensor(a.q.data(), a.lse.dtype(), a.lse.sizes(), a.lse.strides()); }},
+      {"lse shares memory with q", [](Paged& a) { a.lse = over(a.q, a.lse); }},
       {"lse and out share memory", [](Paged& a) { a.lse = a.out.select(2, 0); }},
-      {"shares memory with k_cache",
-       [](Paged& a) {
-         a.out = Tensor(a.k_cache.data(), a.out.dtype(), a.out.sizes(), a.out.strides());
-       }},
-      {"shares memory with v_cache",
-       [](Paged& a) {
-         a.out = Tensor(a.v_cache.data(), a.out.dtype(), a.out.sizes(), a.out.strides());
-       }},
+      {"shares memory with k_cache", [](Paged& a) { a.out = over(a.k_cache, a.out); }},
+      {"shares memory with v_cache", [](Paged& a) { a.out = over(a.v_cache, a.out); }},
+      {"lse shares memory with kv_lens", [](Paged& a) { a.lse = over(a.kv_lens, a.lse); }},
+      {"lse shares memory with cu_seqlens_q",
+       [](Paged& a) { a.lse = over(a.cu_seqlens_q, a.lse); }},
+      {"out shares memory with page_table", [](Paged& a) { a.out = over(a.page_table, a.out); }},
   };
   expect_each_refused<InvalidArgument>(rows, kFloats);
 }

@@ -74,6 +74,17 @@ void check_outputs(const Common& c) {
   check_outputs_apart(c.op, outputs, inputs);
 }
 
+/// The same for what is small: lengths, pages, scales. Called when all of it has its shape.
+void check_outputs_apart_from_indices(const Common& c, std::initializer_list<NamedTensor> indices) {
+  const AttentionOptions& o = c.options;
+  const NamedTensor outputs[] = {{"out", &c.out}, {"lse", &c.lse}};
+  const NamedTensor factors[] = {{"alibi_slopes", &o.alibi_slopes}, {"sinks", &o.sinks},
+                                 {"q_scale", &o.q_scale},           {"k_scale", &o.k_scale},
+                                 {"v_scale", &o.v_scale},           {"out_scale", &o.out_scale}};
+  check_outputs_apart(c.op, outputs, {indices.begin(), indices.size()});
+  check_outputs_apart(c.op, outputs, factors);
+}
+
 /// Of the tokens that are computed: a scale of padding may be anything.
 void check_query_scale_values(const Common& c) {
   const Tensor& scale = c.options.q_scale;
@@ -218,6 +229,10 @@ void check_paged_attention(const PagedAttentionArgs& args) {
   check_shape(c.op, "page_table", args.page_table, {args.kv_lens.size(0), kAnySize});
   check_index_tensor(c, "page_table", args.page_table);
   check_pages(args);
+  check_outputs_apart_from_indices(c, {{"cu_seqlens_q", &args.cu_seqlens_q},
+                                       {"kv_lens", &args.kv_lens},
+                                       {"page_table", &args.page_table},
+                                       {"plan", &args.plan}});
 }
 
 void check_packed_attention(const PackedAttentionArgs& args) {
@@ -243,6 +258,9 @@ void check_packed_attention(const PackedAttentionArgs& args) {
   check_cu_seqlens_q(c, args.cu_seqlens_k.size(0) - 1);
   check_cu_seqlens(c.op, "cu_seqlens_k", args.cu_seqlens_k, c.k.size(0), "tokens in k");
   check_options(c);
+  check_outputs_apart_from_indices(c, {{"cu_seqlens_q", &args.cu_seqlens_q},
+                                       {"cu_seqlens_k", &args.cu_seqlens_k},
+                                       {"plan", &args.plan}});
 }
 
 }  // namespace hpcattn::ops

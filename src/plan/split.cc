@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 namespace hpcattn::plan {
 namespace {
@@ -165,8 +166,11 @@ SplitResult split(const SplitInput& in) {
     }
     return true;
   });
-  std::stable_sort(result.tasks.begin(), result.tasks.end(),
-                   [](const Task& a, const Task& b) { return cost(a) > cost(b); });
+  const auto place = [](const Task& task) {
+    return std::make_tuple(-cost(task), task.request, task.row_begin, task.kv_head, task.kv_begin);
+  };
+  std::sort(result.tasks.begin(), result.tasks.end(),
+            [&](const Task& a, const Task& b) { return place(a) < place(b); });
   return result;
 }
 

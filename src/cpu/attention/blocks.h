@@ -9,11 +9,11 @@
 namespace hpcattn::cpu::HPCATTN_ISA {
 
 // Sums in registers. The rest of the registers holds what is multiplied.
-inline constexpr int kWideKeys = kVectorRegisters == 32 ? 8 : 4;        // Q K^T wide: keys ..
-inline constexpr int kWideRowVecs = 3;                                  // .. times vectors of rows
-inline constexpr int kNarrowKeys = 4;                                   // Q K^T narrow: keys ..
-inline constexpr int kNarrowRowBlock = kVectorRegisters == 32 ? 4 : 2;  // .. times rows
-inline constexpr int kPvRows = 6;                                       // P V: rows ..
+inline constexpr int kWideKeys = kVectorRegisters == 32 ? 8 : 4;    // Q K^T wide: keys ..
+inline constexpr int kWideRowVecs = 3;                              // .. times vectors of rows
+inline constexpr int kNarrowKeys = kVectorRegisters == 32 ? 4 : 2;  // Q K^T narrow: keys ..
+inline constexpr int kNarrowRowBlock = 4;                           // .. times rows
+inline constexpr int kPvRows = 6;                                   // P V: rows ..
 inline constexpr int kPvDimVecs =
     kVectorRegisters == 32 ? 4 : 2;  // .. times vectors of the head dim
 
@@ -40,7 +40,7 @@ HPCATTN_INLINE void narrow_scores(const float* q, int head_dim, const std::byte*
     }
   }
 #pragma GCC unroll 4
-  for (int row = 0; row < kRows; ++row) store_four_sums(scores + row * kTileKv, sum[row]);
+  for (int row = 0; row < kRows; ++row) store_sums(scores + row * kTileKv, sum[row]);
 }
 
 /// scores[key * kTileRows + row] for kWideKeys keys and kRowVecs vectors of rows: lanes run along

@@ -93,8 +93,10 @@ HPCATTN_INLINE float sum_of_lanes(Vec value) {
 #endif
 }
 
-/// Stores the sums of the lanes of four vectors at to[0..3].
-HPCATTN_INLINE void store_four_sums(float* to, const Vec (&v)[4]) {
+/// Stores the sums of the lanes of two or four vectors at to[0], to[1], ...
+template <int kCount>
+HPCATTN_INLINE void store_sums(float* to, const Vec (&v)[kCount]) {
+  static_assert(kCount == 2 || kCount == 4);
 #if defined(__AVX2__)
 #if defined(__AVX512F__)
   const auto half = [](Vec x) {
@@ -104,11 +106,12 @@ HPCATTN_INLINE void store_four_sums(float* to, const Vec (&v)[4]) {
   const auto half = [](Vec x) { return (__m256)x; };
 #endif
   const __m256 low = _mm256_hadd_ps(half(v[0]), half(v[1]));
-  const __m256 high = _mm256_hadd_ps(half(v[2]), half(v[3]));
+  const __m256 high = kCount == 4 ? _mm256_hadd_ps(half(v[kCount - 2]), half(v[kCount - 1])) : low;
   const __m256 all = _mm256_hadd_ps(low, high);
-  _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+  const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+  __builtin_memcpy(to, &sums, kCount * sizeof(float));
 #else
-  for (int i = 0; i < 4; ++i) to[i] = sum_of_lanes(v[i]);
+  for (int i = 0; i < kCount; ++i) to[i] = sum_of_lanes(v[i]);
 #endif
 }
 

@@ -2,6 +2,7 @@
 // Where and how an operator runs: threads of the CPU, the stream of a GPU.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 
 namespace hpcattn {
@@ -19,6 +20,10 @@ struct Execution {
 
   /// GPU: a cudaStream_t / CUstream; null is the default stream.
   void* stream = nullptr;
+
+  /// GPU: memory for one call, valid in stream order from the call's start to its end (an engine's
+  /// caching allocator). Empty: the driver's stream-ordered pool.
+  std::function<void*(std::size_t bytes)> allocate;
 
   /// GPU: read page ids, lengths and slots back and check them before the launch (slow: it waits
   /// for the stream). On the CPU they are always checked.

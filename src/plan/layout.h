@@ -21,7 +21,8 @@ inline constexpr std::int64_t kTileKv = 64;
 /// heads are then taken by one task: it reads whole tokens of a page, as they lie.
 inline constexpr std::int64_t kNarrowRows = 24;
 
-/// A share of the work: some rows of each of some KV heads of a request, over a KV range.
+/// A share of the work: some rows of each of some KV heads of a request, over a KV range. 48 bytes: a
+/// GPU's thread reads it in three loads.
 struct Task {
   std::int32_t request = 0;
   std::int32_t kv_head = 0;  // the first of num_heads
@@ -32,6 +33,11 @@ struct Task {
   std::int32_t kv_end = 0;
   std::int32_t partial =
       -1;  // first row of its partial result, heads one after the other; -1: whole
+  // What a GPU's kernel would else look up in three other places before it could start.
+  std::int32_t first_token = 0;  // of the request, cu_seqlens_q[request]
+  std::int32_t num_tokens = 0;   // query tokens of the request
+  std::int32_t kv_len = 0;       // of the request
+  std::int32_t worker = 0;       // cta that computes it (GPU)
 };
 
 /// Rows whose KV range was split: their partials lie one after the other, in the order of the KV.
@@ -43,6 +49,7 @@ struct Combine {
   std::int32_t row_end = 0;
   std::int32_t partial = 0;  // first row of the first partial
   std::int32_t num_splits = 0;
+  std::int32_t first_token = 0;  // of the request (GPU)
 };
 
 struct Header {

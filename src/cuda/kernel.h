@@ -15,8 +15,8 @@ namespace hpcattn::cuda {
 
 /// One variant of a kernel, before it is compiled.
 struct KernelVariant {
-  /// The spec as a person writes it: "attention<{.head_dim = 128, .q = kBFloat16}>". For errors, logs
-  /// and counters.
+  /// The spec as a person writes it: "attention<{.head_dim = 128, .q = kBFloat16}>". For errors,
+  /// logs and counters.
   std::string name;
   /// A whole translation unit over the embedded headers, that defines
   /// `extern "C" __global__ void hpcattn_kernel(const __grid_constant__ Params)`.

@@ -1,25 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/arguments.h"
 
-#include <pthread.h>
-
-#include <algorithm>
 #include <array>
-#include <atomic>
-#include <exception>
 #include <limits>
-#include <mutex>
 
 #include "src/common/check.h"
 
 namespace hpcattn::torch_ops {
 namespace {
-
-Tensor view(const StableTensor& tensor, DType dtype, void* data) {
-  const auto sizes = tensor.sizes();
-  const auto strides = tensor.strides();
-  return Tensor(data, dtype, {sizes.data(), sizes.size()}, {strides.data(), strides.size()});
-}
 
 /// Calls an operator of torch through its dispatcher, in place on `stack`.
 void call(const char* name, StableIValue* stack) {
@@ -35,25 +23,49 @@ bool requires_grad(const StableTensor& tensor) {
   return !torch::stable::detail::to<bool>(stack[0]);
 }
 
-std::string device_name(std::int32_t type) {
-  if (type == aoti_torch_device_type_cuda()) return "cuda";
+std::string device_name(std::int32_t type, const StableTensor& tensor) {
+  if (type == aoti_torch_device_type_cpu()) return "cpu";
   if (type == aoti_torch_device_type_meta()) return "meta";
-  if (type == aoti_torch_device_type_xpu()) return "xpu";
-  if (type == aoti_torch_device_type_mps()) return "mps";
-  return "a device of type " + std::to_string(type);
+  std::string name = "a device of type " + std::to_string(type);
+  if (type == aoti_torch_device_type_cuda()) name = "cuda";
+  if (type == aoti_torch_device_type_xpu()) name = "xpu";
+  if (type == aoti_torch_device_type_mps()) name = "mps";
+  return message(name, ":", tensor.get_device_index());
 }
 
 }  // namespace
 
-Arguments::Arguments(std::string_view op)
-    : op_(op), grad_mode_(aoti_torch_grad_mode_is_enabled()) {}
+std::ostream& operator<<(std::ostream& stream, const ArgName& arg) {
+  stream << arg.name;
+  if (arg.index != ArgName::kNoIndex) stream << '[' << arg.index << ']';
+  return stream;
+}
 
-DType Arguments::check_usable(std::string_view arg, const StableTensor& tensor) const {
+Arguments::Arguments(const char* op) : op_(op), grad_mode_(aoti_torch_grad_mode_is_enabled()) {}
+
+void Arguments::check_device(const ArgName& arg, const StableTensor& tensor) {
+  static const std::int32_t cpu = aoti_torch_device_type_cpu();
+  static const std::int32_t cuda = aoti_torch_device_type_cuda();
+  std::int32_t type = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &type));
+  Device device;
+  if (type == cuda) device = {DeviceType::kCuda, tensor.get_device_index()};
+  const bool known = type == cpu || type == cuda;
+  if (first_arg_ == nullptr && known) {
+    first_arg_ = arg.name;
+    device_ = device;
+  } else if (!known || device != device_) {
+    const std::string found = device_name(type, tensor);
+    check(first_arg_ != nullptr, op_, ": ", arg, " is on ", found,
+          ", expected cpu or a CUDA device. Move it there.");
+    check(false, op_, ": ", arg, " is on ", found, ", expected ", to_string(device_), " (where ",
+          first_arg_, " is). All tensors of a call must be on one device: move it there.");
+  }
+}
+
+DType Arguments::check_usable(const ArgName& arg, const StableTensor& tensor) {
   check(tensor.defined(), op_, ": ", arg, " is an undefined tensor.");
-  std::int32_t device = 0;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &device));
-  check(device == aoti_torch_device_type_cpu(), op_, ": ", arg, " is on ", device_name(device),
-        ", expected cpu. All tensors of a call must be on the CPU: move it there.");
+  check_device(arg, tensor);
   std::int32_t layout = 0;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_layout(tensor.get(), &layout));
   check(layout == aoti_torch_layout_strided(), op_, ": ", arg,
@@ -70,36 +82,42 @@ DType Arguments::check_usable(std::string_view arg, const StableTensor& tensor) 
   return dtype;
 }
 
-Tensor Arguments::input(std::string_view arg, const StableTensor& tensor) const {
+Tensor Arguments::view(const StableTensor& tensor, DType dtype, void* data) const {
+  const auto sizes = tensor.sizes();
+  const auto strides = tensor.strides();
+  return Tensor(data, dtype, {sizes.data(), sizes.size()}, {strides.data(), strides.size()},
+                device_);
+}
+
+Tensor Arguments::input(ArgName arg, const StableTensor& tensor) {
   const DType dtype = check_usable(arg, tensor);
   // The library's Tensor has no const form; what is passed as an input is only read.
   return view(tensor, dtype, const_cast<void*>(tensor.const_data_ptr()));
 }
 
-Tensor Arguments::input(std::string_view arg, const OptionalTensor& tensor) const {
+Tensor Arguments::input(ArgName arg, const OptionalTensor& tensor) {
   return tensor ? input(arg, *tensor) : Tensor();
 }
 
-std::vector<Tensor> Arguments::inputs(std::string_view arg,
-                                      const std::vector<StableTensor>& tensors) const {
+std::vector<Tensor> Arguments::inputs(const char* arg, const std::vector<StableTensor>& tensors) {
   std::vector<Tensor> views;
   views.reserve(tensors.size());
   for (const StableTensor& tensor : tensors) {
-    views.push_back(input(message(arg, "[", views.size(), "]"), tensor));
+    views.push_back(input(ArgName(arg, views.size()), tensor));
   }
   return views;
 }
 
-Tensor Arguments::output(std::string_view arg, const StableTensor& tensor) const {
+Tensor Arguments::output(ArgName arg, const StableTensor& tensor) {
   const DType dtype = check_usable(arg, tensor);
   return view(tensor, dtype, tensor.mutable_data_ptr());
 }
 
-Tensor Arguments::output(std::string_view arg, const OptionalTensor& tensor) const {
+Tensor Arguments::output(ArgName arg, const OptionalTensor& tensor) {
   return tensor ? output(arg, *tensor) : Tensor();
 }
 
-DType dtype_of(std::string_view op, std::string_view arg, ScalarType type) {
+DType dtype_of(const char* op, const ArgName& arg, ScalarType type) {
   switch (type) {
     case ScalarType::Float: return DType::kFloat32;
     case ScalarType::Half: return DType::kFloat16;
@@ -118,65 +136,10 @@ DType dtype_of(std::string_view op, std::string_view arg, ScalarType type) {
   return DType::kFloat32;
 }
 
-int int_of(std::string_view op, std::string_view arg, std::int64_t value) {
+int int_of(const char* op, const char* arg, std::int64_t value) {
   check(value >= 0 && value <= std::numeric_limits<int>::max(), op, ": ", arg, " is ", value,
         ", expected 0 to ", std::numeric_limits<int>::max(), ".");
   return static_cast<int>(value);
-}
-
-namespace {
-
-/// The indices of one parallel_for, taken one by one: torch cuts ranges into equal chunks, and
-/// tasks are not equal. An exception must not cross torch's C functions, so the first one waits
-/// here.
-struct Indices {
-  const std::function<void(int)>* body = nullptr;
-  int n = 0;
-  std::atomic<int> next{0};
-  std::mutex mutex;
-  std::exception_ptr error;
-
-  void take_all() {
-    for (int i = next.fetch_add(1); i < n; i = next.fetch_add(1)) {
-      try {
-        (*body)(i);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::current_exception();
-      }
-    }
-  }
-};
-
-/// Whether this process is a forked child. The threads of torch's pool are the parent's: a loop
-/// handed to it would wait for them for ever. The library's own pool starts anew in a child.
-std::atomic<bool> forked{false};
-[[maybe_unused]] const int kAtFork = pthread_atfork(nullptr, nullptr, [] { forked = true; });
-
-int torch_threads() {
-  std::uint32_t threads = 1;
-  TORCH_ERROR_CODE_CHECK(torch_get_num_threads(&threads));
-  return static_cast<int>(std::max(threads, 1U));
-}
-
-void torch_parallel(int n, const std::function<void(int)>& body) {
-  Indices indices;
-  indices.body = &body;
-  indices.n = n;
-  const auto worker = [](std::int64_t begin, std::int64_t end, void* context) {
-    for (std::int64_t i = begin; i < end; ++i) static_cast<Indices*>(context)->take_all();
-  };
-  TORCH_ERROR_CODE_CHECK(torch_parallel_for(0, std::min(n, torch_threads()), 1, worker, &indices));
-  if (indices.error) std::rethrow_exception(indices.error);
-}
-
-}  // namespace
-
-Execution torch_execution() {
-  Execution execution;
-  execution.num_threads = torch_threads();
-  if (!forked) execution.parallel_for = torch_parallel;
-  return execution;
 }
 
 }  // namespace hpcattn::torch_ops

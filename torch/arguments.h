@@ -6,6 +6,7 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <optional>
+#include <ostream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "hpcattn/error.h"
 #include "hpcattn/execution.h"
 #include "hpcattn/tensor.h"
+#include "torch/execution.h"
 
 namespace hpcattn::torch_ops {
 
@@ -21,35 +23,53 @@ using StableTensor = torch::stable::Tensor;
 using OptionalTensor = std::optional<torch::stable::Tensor>;
 using torch::headeronly::ScalarType;
 
+/// "k_cache", or "partials[2]": made text where something is wrong alone.
+struct ArgName {
+  ArgName(const char* name_of, std::size_t index_of = kNoIndex) : name(name_of), index(index_of) {}
+
+  static constexpr std::size_t kNoIndex = static_cast<std::size_t>(-1);
+  const char* name;
+  std::size_t index;
+};
+
+std::ostream& operator<<(std::ostream& stream, const ArgName& arg);
+
 /// Takes the tensors of one call, each by its name. Refuses what no operator accepts: a device
-/// other than the CPU, a layout without strides, an unknown dtype, and a gradient that would be
-/// lost.
+/// that is neither the CPU nor a CUDA GPU, tensors on unlike devices, a layout without strides, an
+/// unknown dtype, and a gradient that would be lost.
 class Arguments {
  public:
-  explicit Arguments(std::string_view op);
+  explicit Arguments(const char* op);
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
 
-  Tensor input(std::string_view arg, const StableTensor& tensor) const;
-  Tensor input(std::string_view arg, const OptionalTensor& tensor) const;
-  std::vector<Tensor> inputs(std::string_view arg, const std::vector<StableTensor>& tensors) const;
-  Tensor output(std::string_view arg, const StableTensor& tensor) const;
-  Tensor output(std::string_view arg, const OptionalTensor& tensor) const;
+  Tensor input(ArgName arg, const StableTensor& tensor);
+  Tensor input(ArgName arg, const OptionalTensor& tensor);
+  std::vector<Tensor> inputs(const char* arg, const std::vector<StableTensor>& tensors);
+  Tensor output(ArgName arg, const StableTensor& tensor);
+  Tensor output(ArgName arg, const OptionalTensor& tensor);
+
+  /// Once all tensors are taken: how the call runs where they are. Memory that it takes lives as
+  /// long as this object.
+  Execution execution() { return torch_execution(device_, memory_); }
 
  private:
-  DType check_usable(std::string_view arg, const StableTensor& tensor) const;
+  DType check_usable(const ArgName& arg, const StableTensor& tensor);
+  void check_device(const ArgName& arg, const StableTensor& tensor);
+  Tensor view(const StableTensor& tensor, DType dtype, void* data) const;
 
-  std::string_view op_;
+  const char* op_;
   bool grad_mode_;
+  const char* first_arg_ = nullptr;  // the first tensor's name; the others lie where it does
+  Device device_{};
+  CallMemory memory_;
 };
 
 /// Throws InvalidArgument for a dtype that no operator knows.
-DType dtype_of(std::string_view op, std::string_view arg, ScalarType type);
+DType dtype_of(const char* op, const ArgName& arg, ScalarType type);
 
 /// A schema's int as the library's, InvalidArgument where it does not fit.
-int int_of(std::string_view op, std::string_view arg, std::int64_t value);
-
-/// Runs on torch's own threads, so that no second pool competes with them; in a forked child, which
-/// has none of them, on the library's.
-Execution torch_execution();
+int int_of(const char* op, const char* arg, std::int64_t value);
 
 /// What errors of each kind begin with. No kind of exception passes the stable ABI in every version
 /// of torch, so Python's wrappers raise ValueError and NotImplementedError by these words.

@@ -5,6 +5,26 @@
 #include "torch/ops.h"
 
 namespace hpcattn::torch_ops {
+namespace {
+
+AttentionOptions options_of(Arguments& args, double scale, bool causal,
+                            std::optional<std::int64_t> window, double softcap,
+                            const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
+                            const OptionalTensor& q_scale, const OptionalTensor& k_scale,
+                            const OptionalTensor& v_scale, const OptionalTensor& out_scale) {
+  return {.scale = scale,
+          .causal = causal,
+          .window = window,
+          .softcap = softcap,
+          .alibi_slopes = args.input("alibi_slopes", alibi_slopes),
+          .sinks = args.input("sinks", sinks),
+          .q_scale = args.input("q_scale", q_scale),
+          .k_scale = args.input("k_scale", k_scale),
+          .v_scale = args.input("v_scale", v_scale),
+          .out_scale = args.input("out_scale", out_scale)};
+}
+
+}  // namespace
 
 void paged_attention(const StableTensor& q, const StableTensor& k_cache,
                      const StableTensor& v_cache, const StableTensor& page_table,
@@ -16,27 +36,21 @@ void paged_attention(const StableTensor& q, const StableTensor& k_cache,
                      const OptionalTensor& v_scale, const OptionalTensor& out_scale,
                      const OptionalTensor& plan) {
   run([&] {
-    const Arguments args("paged_attention");
-    hpcattn::paged_attention({.q = args.input("q", q),
-                              .k_cache = args.input("k_cache", k_cache),
-                              .v_cache = args.input("v_cache", v_cache),
-                              .page_table = args.input("page_table", page_table),
-                              .cu_seqlens_q = args.input("cu_seqlens_q", cu_seqlens_q),
-                              .kv_lens = args.input("kv_lens", kv_lens),
-                              .out = args.output("out", out),
-                              .lse = args.output("lse", lse),
-                              .options = {.scale = scale,
-                                          .causal = causal,
-                                          .window = window,
-                                          .softcap = softcap,
-                                          .alibi_slopes = args.input("alibi_slopes", alibi_slopes),
-                                          .sinks = args.input("sinks", sinks),
-                                          .q_scale = args.input("q_scale", q_scale),
-                                          .k_scale = args.input("k_scale", k_scale),
-                                          .v_scale = args.input("v_scale", v_scale),
-                                          .out_scale = args.input("out_scale", out_scale)},
-                              .plan = args.input("plan", plan)},
-                             torch_execution());
+    Arguments args("paged_attention");
+    // Taken in the order of the schema: the first tensor says where all of them must be.
+    const PagedAttentionArgs attention{
+        .q = args.input("q", q),
+        .k_cache = args.input("k_cache", k_cache),
+        .v_cache = args.input("v_cache", v_cache),
+        .page_table = args.input("page_table", page_table),
+        .cu_seqlens_q = args.input("cu_seqlens_q", cu_seqlens_q),
+        .kv_lens = args.input("kv_lens", kv_lens),
+        .out = args.output("out", out),
+        .lse = args.output("lse", lse),
+        .options = options_of(args, scale, causal, window, softcap, alibi_slopes, sinks, q_scale,
+                              k_scale, v_scale, out_scale),
+        .plan = args.input("plan", plan)};
+    hpcattn::paged_attention(attention, args.execution());
   });
 }
 
@@ -49,26 +63,19 @@ void packed_attention(const StableTensor& q, const StableTensor& k, const Stable
                       const OptionalTensor& v_scale, const OptionalTensor& out_scale,
                       const OptionalTensor& plan) {
   run([&] {
-    const Arguments args("packed_attention");
-    hpcattn::packed_attention({.q = args.input("q", q),
-                               .k = args.input("k", k),
-                               .v = args.input("v", v),
-                               .cu_seqlens_q = args.input("cu_seqlens_q", cu_seqlens_q),
-                               .cu_seqlens_k = args.input("cu_seqlens_k", cu_seqlens_k),
-                               .out = args.output("out", out),
-                               .lse = args.output("lse", lse),
-                               .options = {.scale = scale,
-                                           .causal = causal,
-                                           .window = window,
-                                           .softcap = softcap,
-                                           .alibi_slopes = args.input("alibi_slopes", alibi_slopes),
-                                           .sinks = args.input("sinks", sinks),
-                                           .q_scale = args.input("q_scale", q_scale),
-                                           .k_scale = args.input("k_scale", k_scale),
-                                           .v_scale = args.input("v_scale", v_scale),
-                                           .out_scale = args.input("out_scale", out_scale)},
-                               .plan = args.input("plan", plan)},
-                              torch_execution());
+    Arguments args("packed_attention");
+    const PackedAttentionArgs attention{
+        .q = args.input("q", q),
+        .k = args.input("k", k),
+        .v = args.input("v", v),
+        .cu_seqlens_q = args.input("cu_seqlens_q", cu_seqlens_q),
+        .cu_seqlens_k = args.input("cu_seqlens_k", cu_seqlens_k),
+        .out = args.output("out", out),
+        .lse = args.output("lse", lse),
+        .options = options_of(args, scale, causal, window, softcap, alibi_slopes, sinks, q_scale,
+                              k_scale, v_scale, out_scale),
+        .plan = args.input("plan", plan)};
+    hpcattn::packed_attention(attention, args.execution());
   });
 }
 
@@ -76,12 +83,12 @@ void merge_partials(const std::vector<StableTensor>& partials,
                     const std::vector<StableTensor>& lses, const StableTensor& out,
                     const OptionalTensor& lse) {
   run([&] {
-    const Arguments args("merge_partials");
-    hpcattn::merge_partials({.partials = args.inputs("partials", partials),
-                             .lses = args.inputs("lses", lses),
-                             .out = args.output("out", out),
-                             .lse = args.output("lse", lse)},
-                            torch_execution());
+    Arguments args("merge_partials");
+    const MergeArgs merge{.partials = args.inputs("partials", partials),
+                          .lses = args.inputs("lses", lses),
+                          .out = args.output("out", out),
+                          .lse = args.output("lse", lse)};
+    hpcattn::merge_partials(merge, args.execution());
   });
 }
 

@@ -160,7 +160,7 @@ std::string capabilities() {
 /// kernel.
 std::string plan_tasks(StableTensor plan) {
   return run([&] {
-    const Arguments args("plan_tasks");
+    Arguments args("plan_tasks");
     const plan::PlanView view = plan::view(args.input("plan", plan));
     const auto show_task = [](const plan::Task& task) {
       return message("[", task.request, ", ", task.kv_head, ", ", task.num_heads, ", ",

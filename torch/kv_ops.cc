@@ -40,15 +40,15 @@ void store_kv(const StableTensor& k, const StableTensor& v, const StableTensor& 
               const StableTensor& v_cache, const StableTensor& slot_mapping,
               const OptionalTensor& k_scale, const OptionalTensor& v_scale) {
   run([&] {
-    const Arguments args("store_kv");
-    hpcattn::store_kv({.k = args.input("k", k),
-                       .v = args.input("v", v),
-                       .k_cache = args.output("k_cache", k_cache),
-                       .v_cache = args.output("v_cache", v_cache),
-                       .slot_mapping = args.input("slot_mapping", slot_mapping),
-                       .k_scale = args.input("k_scale", k_scale),
-                       .v_scale = args.input("v_scale", v_scale)},
-                      torch_execution());
+    Arguments args("store_kv");
+    const StoreKvArgs store{.k = args.input("k", k),
+                            .v = args.input("v", v),
+                            .k_cache = args.output("k_cache", k_cache),
+                            .v_cache = args.output("v_cache", v_cache),
+                            .slot_mapping = args.input("slot_mapping", slot_mapping),
+                            .k_scale = args.input("k_scale", k_scale),
+                            .v_scale = args.input("v_scale", v_scale)};
+    hpcattn::store_kv(store, args.execution());
   });
 }
 
@@ -67,8 +67,8 @@ void rope_norm_store_kv(const StableTensor& q, const StableTensor& k, const Stab
                         const OptionalTensor& q_norm_weight, const OptionalTensor& k_norm_weight,
                         std::optional<double> norm_eps) {
   run([&] {
-    constexpr std::string_view kOp = "rope_norm_store_kv";
-    const Arguments args(kOp);
+    constexpr const char* kOp = "rope_norm_store_kv";
+    Arguments args(kOp);
     RopeNormStoreKvArgs rope{
         .q = args.input("q", q),
         .k = args.input("k", k),
@@ -102,7 +102,7 @@ void rope_norm_store_kv(const StableTensor& q, const StableTensor& k, const Stab
         .q_norm_weight = args.input("q_norm_weight", q_norm_weight),
         .k_norm_weight = args.input("k_norm_weight", k_norm_weight)};
     if (norm_eps) rope.norm_eps = *norm_eps;
-    hpcattn::rope_norm_store_kv(rope, torch_execution());
+    hpcattn::rope_norm_store_kv(rope, args.execution());
   });
 }
 

@@ -37,9 +37,10 @@ STABLE_TORCH_LIBRARY(hpcattn, library) {
   library.def(
       "plan_words(int max_requests, int max_tokens, int max_kv_len, *, int num_q_heads, "
       "int num_kv_heads, int head_dim, int page_size, ScalarType q_dtype, ScalarType kv_dtype, "
-      "bool causal=True, int? window=None, int fixed_split=0) -> int");
+      "bool causal=True, int? window=None, int fixed_split=0, Device? device=None) -> int");
   library.def("plan_summary(Tensor plan) -> str");
   library.def("support() -> str");
+  library.def("set_check_values(bool on) -> bool");
 }
 
 namespace {
@@ -59,6 +60,7 @@ void register_operators(torch::stable::detail::StableLibrary& library) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(hpcattn, CPU, library) { register_operators(library); }
+STABLE_TORCH_LIBRARY_IMPL(hpcattn, CUDA, library) { register_operators(library); }
 
 // Any other device comes here: the same functions, whose first check names the tensor and where it
 // is. Operators without tensors belong to no device and live here alone.
@@ -66,4 +68,5 @@ STABLE_TORCH_LIBRARY_IMPL(hpcattn, CompositeExplicitAutograd, library) {
   register_operators(library);
   library.impl("plan_words", TORCH_BOX(&ops::plan_words));
   library.impl("support", TORCH_BOX(&ops::support));
+  library.impl("set_check_values", TORCH_BOX(&ops::set_check_values));
 }

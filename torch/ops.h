@@ -13,6 +13,8 @@
 
 namespace hpcattn::torch_ops {
 
+using OptionalDevice = std::optional<torch::stable::Device>;
+
 void paged_attention(const StableTensor& q, const StableTensor& k_cache,
                      const StableTensor& v_cache, const StableTensor& page_table,
                      const StableTensor& cu_seqlens_q, const StableTensor& kv_lens,
@@ -64,7 +66,8 @@ void make_plan(const StableTensor& cu_seqlens_q, const StableTensor& kv_lens,
 std::int64_t plan_words(std::int64_t max_requests, std::int64_t max_tokens, std::int64_t max_kv_len,
                         std::int64_t num_q_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
                         std::int64_t page_size, ScalarType q_dtype, ScalarType kv_dtype,
-                        bool causal, std::optional<std::int64_t> window, std::int64_t fixed_split);
+                        bool causal, std::optional<std::int64_t> window, std::int64_t fixed_split,
+                        const OptionalDevice& device);
 
 std::string plan_summary(const StableTensor& plan);
 

@@ -7,7 +7,7 @@
 namespace hpcattn::torch_ops {
 namespace {
 
-AttentionGroup group_of(std::string_view op, std::int64_t num_q_heads, std::int64_t num_kv_heads,
+AttentionGroup group_of(const char* op, std::int64_t num_q_heads, std::int64_t num_kv_heads,
                         std::int64_t head_dim, std::int64_t page_size, ScalarType q_dtype,
                         ScalarType kv_dtype, bool causal, std::optional<std::int64_t> window) {
   return {.num_q_heads = int_of(op, "num_q_heads", num_q_heads),
@@ -20,6 +20,17 @@ AttentionGroup group_of(std::string_view op, std::int64_t num_q_heads, std::int6
           .window = window};
 }
 
+/// Not given: the CPU. "cuda" without an index: the current device, as everywhere in torch.
+Device device_of(const char* op, const OptionalDevice& device) {
+  using torch::headeronly::DeviceType;
+  if (!device || device->type() == DeviceType::CPU) return {};
+  check(device->type() == DeviceType::CUDA, op, ": device is of torch's type ",
+        static_cast<int>(device->type()), ", expected cpu or cuda.");
+  const std::int32_t index =
+      device->has_index() ? device->index() : torch::stable::accelerator::getCurrentDeviceIndex();
+  return {hpcattn::DeviceType::kCuda, index};
+}
+
 }  // namespace
 
 void make_plan(const StableTensor& cu_seqlens_q, const StableTensor& kv_lens,
@@ -28,35 +39,38 @@ void make_plan(const StableTensor& cu_seqlens_q, const StableTensor& kv_lens,
                ScalarType kv_dtype, bool causal, std::optional<std::int64_t> window,
                std::int64_t fixed_split) {
   run([&] {
-    const Arguments args("make_plan");
-    hpcattn::make_plan({.group = group_of("make_plan", num_q_heads, num_kv_heads, head_dim,
-                                          page_size, q_dtype, kv_dtype, causal, window),
-                        .cu_seqlens_q = args.input("cu_seqlens_q", cu_seqlens_q),
-                        .kv_lens = args.input("kv_lens", kv_lens),
-                        .fixed_split = fixed_split,
-                        .plan = args.output("plan", plan)},
-                       torch_execution());
+    Arguments args("make_plan");
+    const PlanArgs plan_args{.group = group_of("make_plan", num_q_heads, num_kv_heads, head_dim,
+                                               page_size, q_dtype, kv_dtype, causal, window),
+                             .cu_seqlens_q = args.input("cu_seqlens_q", cu_seqlens_q),
+                             .kv_lens = args.input("kv_lens", kv_lens),
+                             .fixed_split = fixed_split,
+                             .plan = args.output("plan", plan)};
+    hpcattn::make_plan(plan_args, args.execution());
   });
 }
 
 std::int64_t plan_words(std::int64_t max_requests, std::int64_t max_tokens, std::int64_t max_kv_len,
                         std::int64_t num_q_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
                         std::int64_t page_size, ScalarType q_dtype, ScalarType kv_dtype,
-                        bool causal, std::optional<std::int64_t> window, std::int64_t fixed_split) {
+                        bool causal, std::optional<std::int64_t> window, std::int64_t fixed_split,
+                        const OptionalDevice& device) {
   return run([&] {
+    const Device place = device_of("plan_words", device);
     const AttentionGroup group = group_of("plan_words", num_q_heads, num_kv_heads, head_dim,
                                           page_size, q_dtype, kv_dtype, causal, window);
     return hpcattn::plan_words(group, {.max_requests = max_requests,
                                        .max_tokens = max_tokens,
                                        .max_kv_len = max_kv_len,
                                        .fixed_split = fixed_split,
-                                       .num_workers = torch_execution().num_threads});
+                                       .num_workers = torch_threads(),
+                                       .device = place});
   });
 }
 
 std::string plan_summary(const StableTensor& plan) {
   return run([&] {
-    const Arguments args("plan_summary");
+    Arguments args("plan_summary");
     const PlanSummary summary = summarize(args.input("plan", plan));
     const AttentionGroup& group = summary.group;
     const std::string window = group.window ? std::to_string(*group.window) : "null";

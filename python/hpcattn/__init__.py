@@ -13,7 +13,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcattn._library import call_counts, kernels, reset_call_counts
+    from hpcattn._library import (
+        call_counts,
+        compilations,
+        kernels,
+        reset_call_counts,
+        set_check_values,
+    )
     from hpcattn.ops import (
         merge_partials,
         packed_attention,
@@ -27,8 +33,10 @@ if TYPE_CHECKING:
 
 _HOME = {
     "call_counts": "hpcattn._library",
+    "compilations": "hpcattn._library",
     "kernels": "hpcattn._library",
     "reset_call_counts": "hpcattn._library",
+    "set_check_values": "hpcattn._library",
     "merge_partials": "hpcattn.ops",
     "packed_attention": "hpcattn.ops",
     "paged_attention": "hpcattn.ops",
@@ -44,6 +52,7 @@ __all__ = [
     "AttentionGroup",
     "__version__",
     "call_counts",
+    "compilations",
     "kernels",
     "merge_partials",
     "packed_attention",
@@ -53,6 +62,7 @@ __all__ = [
     "plan_words",
     "reset_call_counts",
     "rope_norm_store_kv",
+    "set_check_values",
     "store_kv",
 ]
 

@@ -101,8 +101,8 @@ def kernels() -> dict[str, int]:
     """Which kernels ran, since the last reset.
 
     Returns:
-        Kernel name, as "cpu/narrow/avx2" -> tasks that it computed. Kernels that computed none are
-        left out.
+        Kernel name, as "cpu/narrow/avx2" or "cuda/generic/attention" -> tasks that it computed, on
+        a GPU launches. Kernels that ran not once are left out.
     """
     return {name: count for name, count in _counters().items() if "/" in name and count > 0}
 
@@ -110,3 +110,29 @@ def kernels() -> dict[str, int]:
 def reset_call_counts() -> None:
     """Starts `call_counts` and `kernels` anew."""
     load().reset_counters()
+
+
+def compilations() -> int:
+    """How many kernels NVRTC has compiled in this process, since the last reset.
+
+    Kernels that came from the disk cache or from the wheel do not count. After `prepare` it stays.
+    """
+    return _counters().get("compilations", 0)
+
+
+def set_check_values(on: bool) -> bool:
+    """Whether calls on a GPU check what lies in device memory: lengths, page ids, slots.
+
+    They are read back before each launch and checked as on the CPU, with the same errors. That waits
+    for the stream, so it is for finding mistakes and can not be captured in a graph. On the CPU they
+    are always checked.
+
+    Args:
+        on: From now on, in this process. At the start: whether the environment variable
+            HPCATTN_CHECK_VALUES is 1.
+
+    Returns:
+        What it was before.
+    """
+    before: bool = load().set_check_values(on)
+    return before

@@ -82,6 +82,7 @@ def plan_words(
     max_tokens: int,
     max_kv_len: int = 0,
     fixed_split: int = 0,
+    device: torch.device | str | None = None,
 ) -> int:
     """Size of a plan tensor that holds any batch up to these limits.
 
@@ -91,13 +92,15 @@ def plan_words(
         max_tokens: Query tokens of a step.
         max_kv_len: KV tokens of one request; counts with `fixed_split` alone.
         fixed_split: As `plan_attention` will get it.
+        device: Where the plan is made and used; None: the CPU. A plan of a GPU has another size.
 
     Returns:
-        Number of int32 words, for the present number of torch's threads.
+        Number of int32 words; on the CPU for the present number of torch's threads.
 
     Raises:
         ValueError: A limit is negative, or the group contradicts itself.
         NotImplementedError: Nothing computes this group.
+        RuntimeError: There is no such GPU.
     """
     words: int = run(
         _ops.plan_words,
@@ -105,9 +108,27 @@ def plan_words(
         max_tokens,
         max_kv_len,
         fixed_split=fixed_split,
+        device=None if device is None else torch.device(device),
         **group._as_arguments(),
     )
     return words
+
+
+def _limits(
+    cu_seqlens_q: torch.Tensor,
+    kv_lens: torch.Tensor,
+    fixed_split: int,
+    num_tokens: int | None,
+    max_kv_len: int | None,
+) -> tuple[int, int]:
+    """Query tokens and longest KV of a batch; what is not given is read from the tensors."""
+    if num_tokens is None:
+        num_tokens = int(cu_seqlens_q[-1]) if cu_seqlens_q.numel() else 0
+    if fixed_split == 0:
+        max_kv_len = 0
+    elif max_kv_len is None:
+        max_kv_len = max(1, int(kv_lens.max())) if kv_lens.numel() else 1
+    return num_tokens, max_kv_len
 
 
 def plan_attention(
@@ -117,6 +138,8 @@ def plan_attention(
     *,
     fixed_split: int = 0,
     plan: torch.Tensor | None = None,
+    num_tokens: int | None = None,
+    max_kv_len: int | None = None,
 ) -> torch.Tensor:
     """Cuts a batch into tasks, for the attention calls of all layers of a group in this step.
 
@@ -128,23 +151,30 @@ def plan_attention(
         fixed_split: KV tokens of a split, a multiple of 64, whatever the batch; makes a request's
             bits independent of the batch around it. 0: as balances best.
         plan: A contiguous int32 tensor of `plan_words` words to overwrite, so that its address
-            stays;
-            None: a new one that fits this batch.
+            stays; on a GPU nothing then waits, and the call may be captured in a graph. None: a new
+            one that fits this batch.
+        num_tokens: For a new plan, query tokens of the batch or more, as `q.size(0)`. None: read
+            from `cu_seqlens_q`, which on a GPU waits for the stream.
+        max_kv_len: For a new plan with `fixed_split`, the longest KV or more; None: read likewise.
 
     Returns:
         The plan, `plan` itself where it was given.
 
     Raises:
-        ValueError: A length is out of order, or `plan` is too small.
+        ValueError: A length is out of order, or `plan` is too small. On a GPU lengths are not read:
+            a kernel that finds them wrong reports it to a later call, as a RuntimeError, unless
+            `set_check_values` says otherwise.
         NotImplementedError: Nothing computes this group.
     """
     if plan is None:
+        num_tokens, max_kv_len = _limits(cu_seqlens_q, kv_lens, fixed_split, num_tokens, max_kv_len)
         words = plan_words(
             group,
             max_requests=kv_lens.numel(),
-            max_tokens=int(cu_seqlens_q[-1]) if cu_seqlens_q.numel() else 0,
-            max_kv_len=max([1, *kv_lens.flatten().tolist()]) if fixed_split else 0,
+            max_tokens=num_tokens,
+            max_kv_len=max_kv_len,
             fixed_split=fixed_split,
+            device=kv_lens.device if kv_lens.is_cuda else None,
         )
         plan = torch.empty(words, dtype=torch.int32, device=kv_lens.device)
     run(

@@ -10,10 +10,20 @@
 
 namespace hpcattn::testkit {
 
+Arithmetic gpu_arithmetic(DType q_dtype) {
+  const DType p = q_dtype == DType::kBFloat16 ? DType::kBFloat16 : DType::kFloat16;
+  return {.tensor_cores = true,
+          .p_roundoff = reference::unit_roundoff(p),
+          .p_smallest = reference::smallest(p)};
+}
+
 std::string check_outputs(const Tensor& out, const Tensor& lse, const AttentionOptions& options,
-                          const reference::AttentionResult& want, const std::string& label) {
+                          const reference::AttentionResult& want, const std::string& label,
+                          const Arithmetic& arithmetic) {
   const double u = reference::unit_roundoff(DType::kFloat32);
   const auto head_dim = static_cast<std::size_t>(out.size(2));
+  const auto dim = static_cast<double>(head_dim);
+  const double gpu = arithmetic.tensor_cores ? 1.0 : 0.0;
   const double out_scale =
       options.out_scale.defined() ? reference::element(options.out_scale, {0}) : 1.0;
 
@@ -21,14 +31,20 @@ std::string check_outputs(const Tensor& out, const Tensor& lse, const AttentionO
   std::vector<double> out_bound(want.out.size());
   std::vector<double> lse_bound(want.lse.size());
   for (std::size_t row = 0; row < want.lse.size(); ++row) {
-    const double score_error =
-        (2.0 * std::sqrt(static_cast<double>(head_dim)) + 8.0) * u * want.score_magnitude[row];
-    const double sum_error =
-        (2.0 * std::sqrt(static_cast<double>(want.num_visible[row])) + 16.0) * u;
+    const auto visible = static_cast<double>(want.num_visible[row]);
     const double lse_size = std::isfinite(want.lse[row]) ? std::fabs(want.lse[row]) : 0.0;
-    lse_bound[row] = score_error + sum_error + 2.0 * u * lse_size;
+    const double score_error =
+        (2.0 * std::sqrt(dim) + 8.0 + gpu * (dim / 4.0 + 16.0)) * u * want.score_magnitude[row];
+    const double sum_error = (2.0 * std::sqrt(visible) + 16.0) * u;
+    const double p_error = 2.0 * score_error + sum_error +
+                           gpu * (visible / 4.0 + 24.0 + 4.0 * lse_size) * u +
+                           arithmetic.p_roundoff;
+    lse_bound[row] =
+        score_error + sum_error + 2.0 * u * lse_size + gpu * (24.0 + 2.0 * lse_size) * u;
     for (std::size_t at = row * head_dim; at < (row + 1) * head_dim; ++at) {
-      const double error = (2.0 * score_error + sum_error) * want.out_magnitude[at] / out_scale;
+      const double error = (p_error * want.out_magnitude[at] +
+                            arithmetic.p_smallest / 2.0 * want.value_magnitude[at]) /
+                           out_scale;
       const double exact = want.out[at] / out_scale;
       out_bound[at] = rounded_bound(exact, error, out.dtype());
       const double limit = is_fp8(out.dtype()) ? reference::largest(out.dtype()) : INFINITY;

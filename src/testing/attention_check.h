@@ -9,19 +9,44 @@
 
 namespace hpcattn::testkit {
 
+/// How a kernel computes, as far as its error depends on it. The default is the CPU's: float32 with
+/// rounding to nearest everywhere.
+struct Arithmetic {
+  /// Tensor cores, which cut sums instead of rounding them, and exp2, tanh and log of the
+  /// special-function units.
+  bool tensor_cores = false;
+  /// P is rounded before it meets V: unit roundoff, and spacing of the numbers near 0.
+  double p_roundoff = 0.0;
+  double p_smallest = 0.0;
+};
+
+/// Of the GPU's kernels: P in bfloat16 for a bfloat16 q, else in float16.
+Arithmetic gpu_arithmetic(DType q_dtype);
+
 /// "" when every element of out and lse is within its bound of the reference. The bounds follow
-/// from float32 arithmetic and the dtype of out:
+/// from float32 arithmetic and the dtype of out, with u the unit roundoff of float32, D the head
+/// dim and n the number of KV tokens that the row sees:
 ///
-///   a score s, a sum of head_dim products:  e_s = (2 sqrt(head_dim) + 8) u * (sum of |terms|)
-///   p = exp(s - max) / sum:  relative error e_p = 2 e_s + (2 sqrt(num_visible) + 16) u
+///   a score s, a sum of D products:  e_s = (2 sqrt(D) + 8) u * (sum of |terms|)
+///   p = exp(s - max) / sum:  relative error e_p = 2 e_s + (2 sqrt(n) + 16) u
 ///   out: e_p * (sum of p |v|), then rounded to its dtype
-///   lse: e_s + (2 sqrt(num_visible) + 16) u + 2 u |lse|
+///   lse: e_s + (2 sqrt(n) + 16) u + 2 u |lse|
 ///
-/// with u the unit roundoff of float32. A sum of n rounded terms is off by about sqrt(n) u of the
-/// sum of |terms| (n u at worst); the constants are for the roundings of scales, exp and the
-/// division.
+/// A sum of n rounded terms is off by about sqrt(n) u of the sum of |terms| (n u at worst); the
+/// constants are for the roundings of scales, exp and the division. On a GPU these are added:
+///
+///   e_s: (D / 4 + 16) u * (sum of |terms|). Products of 16-bit numbers are exact; each group of 8
+///        is added with its tail cut off, which is 2 u at most and always to the same side. The 16
+///        are for s * log2(e) - max * log2(e), rounded twice, and for tanh by exp2.
+///   e_p: (n / 4 + 24) u + 4 u |lse|: the same for the sum of P V; exp2.approx is right to 2 ulps;
+///        splits are weighed by exp2 of the difference of two LSEs.
+///   out: p_roundoff * (sum of p |v|) + p_smallest / 2 * (sum of |v|): P rounded to 16 bits, where
+///        the largest p of a row (or split) is 1 before the division by the sum of the others. That
+///        sum adds the numbers before they are rounded.
+///   lse: 24 u + 2 u |lse|: log2.approx, and the change of base.
 std::string check_outputs(const Tensor& out, const Tensor& lse, const AttentionOptions& options,
-                          const reference::AttentionResult& want, const std::string& label);
+                          const reference::AttentionResult& want, const std::string& label,
+                          const Arithmetic& arithmetic = {});
 
 /// Runs a batch over pages and packed (where it has no missing pages) and judges both against the
 /// reference, and the memory around. "" when all is well.

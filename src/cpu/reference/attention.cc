@@ -115,16 +115,19 @@ void attend_row(const Problem& problem, const Request& request, std::int64_t i, 
   for (std::int64_t d = 0; d < head_dim; ++d) {
     double out = 0.0;
     double magnitude = 0.0;
+    double values = 0.0;
     for (std::size_t s = 0; s < seen.size(); ++s) {
       const double p = weights[s] / sum;
       const auto at =
           static_cast<std::size_t>((seen[s] * problem.num_kv_heads + kv_head) * head_dim + d);
       out += p * request.values[at];
       magnitude += p * std::fabs(request.values[at]);
+      values += std::fabs(request.values[at]);
     }
     const std::size_t place = row * q.size() + static_cast<std::size_t>(d);
     result.out[place] = v_scale * out;
     result.out_magnitude[place] = std::fabs(v_scale) * magnitude;
+    result.value_magnitude[place] = std::fabs(v_scale) * values;
   }
 }
 
@@ -134,6 +137,7 @@ AttentionResult empty_result(const Tensor& q) {
   AttentionResult result;
   result.out.assign(elements, 0.0);
   result.out_magnitude.assign(elements, 0.0);
+  result.value_magnitude.assign(elements, 0.0);
   result.lse.assign(rows, -kInfinity);
   result.score_magnitude.assign(rows, 0.0);
   result.num_visible.assign(rows, 0);

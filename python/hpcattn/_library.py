@@ -123,9 +123,9 @@ def compilations() -> int:
 def set_check_values(on: bool) -> bool:
     """Whether calls on a GPU check what lies in device memory: lengths, page ids, slots.
 
-    They are read back before each launch and checked as on the CPU, with the same errors. That waits
-    for the stream, so it is for finding mistakes and can not be captured in a graph. On the CPU they
-    are always checked.
+    They are read back before each launch and checked as on the CPU, with the same errors. That
+    waits for the stream: it is for finding mistakes, and can not be captured in a graph. On the CPU
+    they are always checked.
 
     Args:
         on: From now on, in this process. At the start: whether the environment variable

@@ -148,6 +148,23 @@ def test_every_operator_in_one_graph() -> None:
     assert torch.equal(caches[0], caches[1])
 
 
+def test_a_plan_made_inside_of_the_graph() -> None:
+    torch.compiler.reset()
+    q, k = torch.randn(6, 4, 64), torch.randn(9, 2, 64)
+    ends = {"cu_seqlens_q": cumulative([4, 2]), "cu_seqlens_k": cumulative([5, 4])}
+    group = hpcattn.AttentionGroup.of(q, k)
+    plan = torch.zeros(hpcattn.plan_words(group, max_requests=2, max_tokens=6), dtype=torch.int32)
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def compute(q: torch.Tensor, k: torch.Tensor, kv_lens: torch.Tensor) -> Any:
+        inside = hpcattn.AttentionGroup.of(q, k)
+        hpcattn.plan_attention(inside, ends["cu_seqlens_q"], kv_lens, plan=plan)
+        return hpcattn.packed_attention(q, k, k, **ends, scale=0.1, plan=plan)
+
+    expected = hpcattn.packed_attention(q, k, k, **ends, scale=0.1)
+    assert torch.equal(compute(q, k, int32([5, 4])), expected)
+
+
 def test_mistakes_and_gradients_are_found_while_tracing() -> None:
     torch.compiler.reset()
     q, lengths = torch.randn(6, 4, 64), cumulative([6])

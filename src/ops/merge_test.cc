@@ -5,8 +5,6 @@
 
 #include <cmath>
 #include <functional>
-#include <limits>
-#include <sstream>
 
 #include "hpcattn/error.h"
 #include "src/cpu/reference/attention.h"
@@ -15,105 +13,16 @@
 #include "src/testing/attention_case.h"
 #include "src/testing/compare.h"
 #include "src/testing/execution.h"
+#include "src/testing/merge_case.h"
 
 namespace hpcattn {
 namespace {
 
 using testkit::GuardedTensor;
-using testkit::GuardSide;
+using testkit::MergeBatch;
+using testkit::MergeCase;
 using testkit::Rng;
-
-struct MergeCase {
-  std::uint64_t seed = 1;
-  std::int64_t num_partials = 2;
-  std::vector<std::int64_t> sizes = {5, 3, 64};
-  DType dtype = DType::kFloat32;
-  DType out_dtype = DType::kFloat32;
-  bool with_lse = true;
-  std::int64_t row_gap = 0;
-  double absent_share = 0.2;  // of rows with lse -inf and a NaN partial
-  double lse_deviation = 2.0;
-};
-
-std::string to_string(const MergeCase& c) {
-  std::ostringstream text;
-  text << c.num_partials << " partials " << name(c.dtype) << " [" << c.sizes[0] << ", "
-       << c.sizes[1] << ", " << c.sizes[2] << "] out " << name(c.out_dtype) << " row_gap "
-       << c.row_gap << " lse " << c.with_lse << " deviation " << c.lse_deviation << " seed "
-       << c.seed;
-  return text.str();
-}
-
-struct MergeBatch {
-  explicit MergeBatch(const MergeCase& c) : description(c) {
-    Rng rng(c.seed);
-    const GuardSide side = rng.chance(0.5) ? GuardSide::kAfter : GuardSide::kBefore;
-    for (std::int64_t s = 0; s < c.num_partials; ++s) {
-      GuardedTensor partial(c.dtype, c.sizes, side, c.row_gap);
-      GuardedTensor partial_lse(DType::kFloat32, {c.sizes[0], c.sizes[1]}, side, c.row_gap);
-      partial.fill_normal(rng);
-      partial_lse.fill_normal(rng, c.lse_deviation);
-      for (std::int64_t token = 0; token < c.sizes[0]; ++token) {
-        for (std::int64_t head = 0; head < c.sizes[1]; ++head) {
-          if (!rng.chance(c.absent_share)) continue;
-          reference::set_element(partial_lse, {token, head}, -INFINITY);
-          for (std::int64_t d = 0; d < c.sizes[2]; ++d) {
-            reference::set_element(partial, {token, head, d}, std::nan(""));
-          }
-        }
-      }
-      partials.push_back(std::move(partial));
-      lses.push_back(std::move(partial_lse));
-    }
-    out = GuardedTensor(c.out_dtype, c.sizes, side, c.row_gap);
-    if (c.with_lse) lse = GuardedTensor(DType::kFloat32, {c.sizes[0], c.sizes[1]}, side, c.row_gap);
-  }
-
-  MergeArgs args() const {
-    MergeArgs result;
-    for (const GuardedTensor& partial : partials) result.partials.push_back(partial);
-    for (const GuardedTensor& partial_lse : lses) result.lses.push_back(partial_lse);
-    result.out = out;
-    result.lse = lse;
-    return result;
-  }
-
-  MergeCase description;
-  std::vector<GuardedTensor> partials, lses;
-  GuardedTensor out, lse;
-};
-
-/// Sums are float64, so what is left is the rounding to the dtype; 2^-40 covers the sums.
-std::string check_merge(const Tensor& out, const Tensor& lse, const reference::MergeResult& want,
-                        const std::string& label) {
-  const double tiny = std::ldexp(1.0, -40);
-  std::vector<double> bound;
-  for (std::size_t i = 0; i < want.out.size(); ++i) {
-    bound.push_back(testkit::rounded_bound(want.out[i], tiny * want.out_magnitude[i], out.dtype()));
-  }
-  std::string report = testkit::compare(out, want.out, bound, label + " out");
-  if (!report.empty() || !lse.defined()) return report;
-  bound.clear();
-  for (double value : want.lse) {
-    bound.push_back(
-        testkit::rounded_bound(std::isfinite(value) ? value : 0.0, tiny, DType::kFloat32));
-  }
-  return testkit::compare(lse, want.lse, bound, label + " lse");
-}
-
-std::string run_and_check(const MergeCase& c, const Execution& execution = {}) {
-  const MergeBatch batch(c);
-  const MergeArgs args = batch.args();
-  const reference::MergeResult want = reference::merge_partials(args);
-  merge_partials(args, execution);
-  std::string report = check_merge(args.out, args.lse, want, to_string(c));
-  if (report.empty() && !batch.out.surroundings_intact())
-    report = to_string(c) + ": wrote around out";
-  if (report.empty() && c.with_lse && !batch.lse.surroundings_intact()) {
-    report = to_string(c) + ": wrote around lse";
-  }
-  return report;
-}
+using testkit::run_and_check;
 
 TEST(MergePartials, EveryDtypeShapeAndStride) {
   std::uint64_t seed = 1;
@@ -199,7 +108,7 @@ TEST(MergePartials, SlicesOfOneTensorMayBeMergedIntoOneOfThem) {
   args.out = args.partials[1];
   const reference::MergeResult want = reference::merge_partials(args);
   merge_partials(args);
-  EXPECT_EQ(check_merge(args.out, args.lse, want, "slices"), "");
+  EXPECT_EQ(testkit::check_merge(args.out, args.lse, want, "slices"), "");
 }
 
 TEST(MergePartials, ThreadsAndTheCallersPoolChangeNoBit) {

@@ -5,6 +5,7 @@
 #include "hpcattn/attention.h"
 #include "hpcattn/backend.h"
 #include "hpcattn/counters.h"
+#include "hpcattn/cuda.h"
 #include "hpcattn/error.h"
 #include "hpcattn/merge.h"
 #include "hpcattn/plan.h"

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <mutex>
 
+#include "hpcattn/cuda.h"
 #include "src/common/check.h"
 #include "src/common/counter.h"
 #include "src/cuda/nvrtc.h"
@@ -13,7 +15,16 @@
 namespace hpcattn::cuda {
 namespace {
 
-Counter compilations("compilations");
+Counter counter("compilations");
+
+std::mutex history_mutex;
+std::vector<Compilation> history;
+
+void remember(const std::string& name, const std::string& arch, double seconds) {
+  counter.add();
+  const std::lock_guard lock(history_mutex);
+  history.push_back({name, arch, seconds});
+}
 
 /// An nvrtcProgram that is destroyed at the end.
 class OwnedProgram {
@@ -95,8 +106,10 @@ std::string compile(const KernelVariant& variant, const std::string& arch) {
   std::vector<std::string> options = compile_options();
   options.push_back("--gpu-architecture=" + target.option);
   OwnedProgram program(n, variant);
-  compilations.add();
+  const auto start = std::chrono::steady_clock::now();
   const int result = program.compile(options);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  remember(variant.name, arch, took.count());
   std::string binary = result == 0 ? program.binary(target.is_ptx) : "";
   if (binary.empty()) {
     throw DeviceError(message("cuda: ", variant.name, " does not compile for ", arch, " (libnvrtc ",
@@ -104,6 +117,11 @@ std::string compile(const KernelVariant& variant, const std::string& arch) {
                               ".\n", program.log()));
   }
   return binary;
+}
+
+std::vector<Compilation> compilations() {
+  const std::lock_guard lock(history_mutex);
+  return history;
 }
 
 }  // namespace hpcattn::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPUs as the launchers see them. Nothing of CUDA is linked: libcuda is opened at the first use, and
-// importing the library touches no GPU.
+// GPUs as the launchers see them. Nothing of CUDA is linked: libcuda is opened at the first use,
+// and importing the library touches no GPU.
 #pragma once
 
 #include <cstddef>
@@ -42,8 +42,8 @@ class DeviceGuard {
   bool pushed_ = false;
 };
 
-/// Device memory for one call: from Execution::allocate, else from the driver's stream-ordered pool.
-/// Safe under graph capture, and not shared between streams. Aligned to 256 bytes or more. A
+/// Device memory for one call: from Execution::allocate, else from the driver's stream-ordered
+/// pool. Safe under graph capture, and not shared between streams. Aligned to 256 bytes or more. A
 /// DeviceGuard of the device must be alive around it.
 class Workspace {
  public:
@@ -78,8 +78,8 @@ void fill_pattern(const Tensor& tensor, std::uint32_t pattern, const Execution& 
 void copy_to_device(void* device_data, const void* host_data, std::size_t bytes, int device,
                     const Execution& execution);
 
-/// Where kernels of this device report what they found wrong (kernels/tile/fault.h); an address that
-/// kernels can write to.
+/// Where kernels of this device report what they found wrong (kernels/tile/fault.h); an address
+/// that kernels can write to.
 void* fault_mailbox(int device);
 
 /// Throws DeviceError when a kernel of this device has reported something since the last call, and

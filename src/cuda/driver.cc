@@ -72,6 +72,7 @@ const char* first_missing(Driver& d) {
   note(need(d.fill16, "cuMemsetD2D16Async"));
   note(need(d.fill32, "cuMemsetD2D32Async"));
   l.find(d.launch_ex, {"cuLaunchKernelEx"});
+  l.find(d.function_load, {"cuFuncLoad"});
   l.find(d.is_capturing, {"cuStreamIsCapturing"});
   l.find(d.exchange_capture_mode, {"cuThreadExchangeStreamCaptureMode"});
   l.find(d.alloc_async, {"cuMemAllocAsync"});

@@ -96,6 +96,7 @@ struct Driver {
                    std::size_t height, Stream) = nullptr;
   // Of newer drivers; null where there is none.
   Result (*launch_ex)(const LaunchConfig*, Function, void** params, void** extra) = nullptr;
+  Result (*function_load)(Function) = nullptr;
   Result (*is_capturing)(Stream, int* status) = nullptr;
   Result (*exchange_capture_mode)(int* mode) = nullptr;
   Result (*alloc_async)(DevicePointer*, std::size_t, Stream) = nullptr;

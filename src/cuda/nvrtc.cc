@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "hpcattn/cuda.h"
 #include "src/common/check.h"
 
 namespace hpcattn::cuda {
@@ -60,40 +61,12 @@ bool find_functions(Nvrtc& n) {
          l.find(n.ptx_size, {"nvrtcGetPTXSize"}) && l.find(n.ptx, {"nvrtcGetPTX"});
 }
 
-const Nvrtc* open_nvrtc() {
-  constexpr const char* kHowTo =
-      " Install it (pip install nvidia-cuda-nvrtc, or nvidia-cuda-nvrtc-cu12 for a driver of CUDA "
-      "12; a CUDA build of torch brings it), or set HPCATTN_NVRTC to the path of libnvrtc.so.";
-  auto opened = std::make_unique<Nvrtc>(Nvrtc{.library = SharedLibrary(nvrtc_candidates())});
-  Nvrtc& n = *opened;
-  if (!n.library.opened()) {
-    throw DeviceError(message("cuda: kernels are compiled by libnvrtc, which could not be opened: ",
-                              n.library.attempts(), ".", kHowTo));
-  }
-  const bool complete = find_functions(n);
-  if (n.version != nullptr) n.version(&n.major, &n.minor);
-  if (!complete || n.major < kLeastMajor || (n.major == kLeastMajor && n.minor < kLeastMinor)) {
-    throw DeviceError(message("cuda: ", n.library.path(), " is of version ", n.version_text(),
-                              ", expected ", kLeastMajor, ".", kLeastMinor, " or newer.", kHowTo));
-  }
-  int count = 0;
-  n.num_archs(&count);
-  n.archs.resize(std::size_t(std::max(count, 0)));
-  if (count > 0) n.supported_archs(n.archs.data());
-  std::sort(n.archs.begin(), n.archs.end());
-  return opened.release();  // lives to the end of the process
-}
-
-}  // namespace
-
-std::string Nvrtc::version_text() const { return message(major, ".", minor); }
-
-std::vector<std::string> nvrtc_candidates() {
+std::vector<std::string> candidates() {
   const char* named = std::getenv("HPCATTN_NVRTC");
   if (named != nullptr && *named != '\0') return {named};
   std::vector<std::string> files;
   append(files, loaded_libraries("libnvrtc.so"));
-  append(files, loaded_libraries("libnvrtc-"));  // as torch's wheels without pip packages name it
+  append(files, loaded_libraries("libnvrtc-"));  // a wheel's copy with a hash in its name
   for (const std::string& path : named_paths) {
     if (exists(path)) append(files, {path});
   }
@@ -103,6 +76,51 @@ std::vector<std::string> nvrtc_candidates() {
   append(files, {"libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so.13",
                  "/usr/local/cuda/lib64/libnvrtc.so.12"});
   return files;
+}
+
+/// Null where this one is of no use; `reasons` then says why.
+std::unique_ptr<Nvrtc> open_one(const std::string& file, std::string& reasons) {
+  auto opened = std::make_unique<Nvrtc>(Nvrtc{.library = SharedLibrary({file})});
+  Nvrtc& n = *opened;
+  if (!n.library.opened()) {
+    reasons += (reasons.empty() ? "" : "; ") + n.library.attempts();
+    return nullptr;
+  }
+  const bool complete = find_functions(n);
+  if (n.version != nullptr) n.version(&n.major, &n.minor);
+  if (!complete || n.major < kLeastMajor || (n.major == kLeastMajor && n.minor < kLeastMinor)) {
+    reasons +=
+        message(reasons.empty() ? "" : "; ", n.library.path(), " (version ", n.version_text(),
+                ", expected ", kLeastMajor, ".", kLeastMinor, " or newer)");
+    return nullptr;
+  }
+  int count = 0;
+  n.num_archs(&count);
+  n.archs.resize(std::size_t(std::max(count, 0)));
+  if (count > 0) n.supported_archs(n.archs.data());
+  std::sort(n.archs.begin(), n.archs.end());
+  return opened;
+}
+
+const Nvrtc* open_nvrtc() {
+  std::string reasons;
+  for (const std::string& file : candidates()) {
+    // Lives to the end of the process.
+    if (std::unique_ptr<Nvrtc> opened = open_one(file, reasons)) return opened.release();
+  }
+  throw DeviceError(message(
+      "cuda: kernels are compiled by libnvrtc, and none of these could be used: ", reasons,
+      ". Install it (pip install nvidia-cuda-nvrtc, or nvidia-cuda-nvrtc-cu12 for a driver of CUDA "
+      "12; a CUDA build of torch brings it), or set HPCATTN_NVRTC to the path of libnvrtc.so."));
+}
+
+}  // namespace
+
+std::string Nvrtc::version_text() const { return message(major, ".", minor); }
+
+std::vector<std::string> nvrtc_candidates() {
+  const std::lock_guard lock(mutex);
+  return candidates();
 }
 
 void set_nvrtc_paths(std::vector<std::string> paths) {

@@ -41,11 +41,8 @@ struct Nvrtc {
 const Nvrtc& nvrtc();
 
 /// The files that are tried, in this order: HPCATTN_NVRTC alone where it is set; one that this
-/// process has loaded; what set_nvrtc_paths() named; beside the CUDA runtime that torch has loaded;
-/// the system's.
+/// process has loaded; what set_nvrtc_paths() named (hpcattn/cuda.h); beside the CUDA runtime that
+/// torch has loaded; the system's.
 std::vector<std::string> nvrtc_candidates();
-
-/// Files to try before the system's: those of pip packages. Until the first use of nvrtc().
-void set_nvrtc_paths(std::vector<std::string> paths);
 
 }  // namespace hpcattn::cuda

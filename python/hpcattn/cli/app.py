@@ -14,6 +14,7 @@ from hpcattn.cli import shell
 from hpcattn.cli.bench import bench
 from hpcattn.cli.doctor import doctor
 from hpcattn.cli.explain import explain
+from hpcattn.cli.install_hpc import install_hpc
 
 app = typer.Typer(
     name="hpcattn",
@@ -73,6 +74,7 @@ else:
 app.command("bench")(shell.command("bench")(bench))
 app.command("doctor")(shell.command("doctor")(doctor))
 app.command("explain")(shell.command("explain")(explain))
+app.command("install-hpc")(shell.command("install-hpc")(install_hpc))
 
 
 def main() -> None:

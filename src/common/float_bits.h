@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "hpcattn/dtype.h"
+#include "hpcattn/dtype_id.h"
 
 namespace hpcattn {
 

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Entry of store_kv's kernel.
+#pragma once
+
+#include "kernels/fused/store/piece.h"
+
+namespace hpcattn {
+
+template <StoreSpec kSpec>
+__device__ void store_kv(const StoreParams& p) {
+  const std::int64_t index = std::int64_t{blockIdx.x} * kStoreThreads + threadIdx.x;
+  if (index < num_store_pieces(p)) store_piece<kSpec>(p, index);
+}
+
+}  // namespace hpcattn

@@ -200,8 +200,9 @@ void GpuStream::fill(void* device, std::uint8_t byte, std::size_t bytes) const {
 
 GpuGraph::GpuGraph(const GpuStream& stream, const std::function<void(const Execution&)>& body) {
   use_gpu();
-  constexpr int kGlobalMode = 0;  // anything unsafe, on any thread, breaks the capture
-  require(driver().begin_capture(stream.handle(), kGlobalMode), "cuStreamBeginCapture");
+  // What this thread does that is unsafe breaks the capture; other threads have cases of their own.
+  constexpr int kThreadLocalMode = 1;
+  require(driver().begin_capture(stream.handle(), kThreadLocalMode), "cuStreamBeginCapture");
   try {
     body(stream.execution());
   } catch (...) {

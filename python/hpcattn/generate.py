@@ -321,9 +321,20 @@ def _num_pages(model: Model, inputs: list[list[int]], options: Options) -> int:
     page_bytes: int = (
         2 * len(groups[0]) * options.page_size * find_num_kv_heads(config) * find_head_dim(config)
     ) * model.model.dtype.itemsize
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    memory = _memory(model) // 2
     # The scheduler holds back a share of the pages for requests that it has begun.
     return max(longest, min(wanted + wanted // 4 + 1, memory // page_bytes))
+
+
+def _memory(model: Model) -> int:
+    """Bytes where the cache will lie: all of the machine's, or what a GPU has free."""
+    device = model.model.device
+    if device.type == "cuda":
+        import torch
+
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _check_positions(model: Model, inputs: list[list[int]], options: Options) -> None:

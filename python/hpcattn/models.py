@@ -67,6 +67,32 @@ def parse_dtype(name: str) -> torch.dtype:
     return _DTYPES[name]
 
 
+def parse_device(name: str) -> torch.device:
+    """The device of a name.
+
+    Raises:
+        ValueError: It is neither the CPU nor a GPU that torch sees.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device is {name!r}, expected cpu, cuda or cuda:N.")
+    count = torch.cuda.device_count() if device.type == "cuda" else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ValueError(
+            f"device is {name!r}, and torch {torch.__version__} sees {count} GPUs. `hpcattn doctor`"
+            " says what is missing; --device cpu needs none."
+        )
+    return device
+
+
+def default_dtype(device: torch.device) -> str:
+    """float32 on the CPU; bfloat16 on a GPU, whose attention takes 16 bits."""
+    return "float32" if device.type == "cpu" else "bfloat16"
+
+
 def find(name: str, note: Callable[[str], None] = lambda _: None) -> Path:
     """The folder of a model, converted first if it is the built-in one and was not yet.
 
@@ -95,6 +121,7 @@ def load(
     name: str = BUILTIN,
     *,
     dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
     attn_implementation: str = "paged|hpcattn",
     note: Callable[[str], None] = lambda _: None,
 ) -> Model:
@@ -103,6 +130,7 @@ def load(
     Args:
         name: As `find` takes it.
         dtype: Of weights, activations and KV cache.
+        device: Where they lie.
         attn_implementation: As Transformers names it.
         note: Is told of what takes long.
 
@@ -125,7 +153,7 @@ def load(
         model: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, attn_implementation=attn_implementation, local_files_only=True
         )
-    model.eval()
+    model.eval().to(device)
     return Model(name=name, folder=folder, model=model, tokenizer=tokenizer)
 
 

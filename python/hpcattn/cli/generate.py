@@ -39,7 +39,14 @@ def generate(
         str, typer.Option(help="A local Hugging Face folder, or the built-in model.")
     ] = _BUILTIN,
     max_new_tokens: Annotated[int, typer.Option(help="New tokens of each prompt, at most.")] = 64,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="bfloat16, float16 or, on the CPU, float32. By default float32 on the CPU and"
+            " bfloat16 on a GPU."
+        ),
+    ] = None,
     temperature: Annotated[float, typer.Option(help="0: the likeliest token at each place.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Sample among this share of likelihood.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of sampling.")] = 0,
@@ -92,8 +99,16 @@ def generate(
             raise ValueError(f"--threads is {threads}, expected 1 or more.")
         torch.set_num_threads(threads)
 
+    place = models.parse_device(device)
+    dtype = dtype or models.default_dtype(place)
+    parsed = models.parse_dtype(dtype)
+    if place.type == "cuda" and parsed == torch.float32:
+        raise ValueError(
+            "--dtype is float32, expected bfloat16 or float16 on a GPU: attention in float32 is the"
+            " CPU's alone."
+        )
     err = shell.err()
-    loaded = models.load(model, dtype=models.parse_dtype(dtype), note=err.print)
+    loaded = models.load(model, dtype=parsed, device=place, note=err.print)
     if stream is None:
         stream = len(texts) == 1
     if stream:
@@ -107,7 +122,7 @@ def generate(
     if compare is not None:
         for report in reports:
             comparisons.append(generate_compare.compare(loaded, report, compare, options))
-    document = _document(model, dtype, torch.get_num_threads(), reports, comparisons)
+    document = _document(model, str(place), dtype, torch.get_num_threads(), reports, comparisons)
     if json_output:
         shell.print_json(document)
     else:
@@ -202,13 +217,19 @@ def _batch(
 
 
 def _document(
-    model: str, dtype: str, threads: int, reports: list[Any], comparisons: list[Any]
+    model: str,
+    device: str,
+    dtype: str,
+    threads: int,
+    reports: list[Any],
+    comparisons: list[Any],
 ) -> dict[str, Any]:
     """The whole run, as --json prints it."""
     seconds = sum(report.seconds for report in reports)
     new_tokens = sum(report.new_tokens for report in reports)
     document: dict[str, Any] = {
         "model": model,
+        "device": device,
         "dtype": dtype,
         "threads": threads,
         "completions": [asdict(c) for report in reports for c in report.completions],
@@ -253,7 +274,7 @@ def _print_summary(document: dict[str, Any], err: Console) -> None:
     err.print(
         f"{document['new_tokens']} tokens in {document['seconds']:.2f} s:"
         f" {document['tokens_per_second']:.1f} tokens/s"
-        f" (threads: {document['threads']}, {document['dtype']})"
+        f" ({document['device']}, threads: {document['threads']}, {document['dtype']})"
     )
     err.print(
         f"pages used: {document['peak_pages']} of {document['num_pages']},"

@@ -109,7 +109,7 @@ def dense_attention(
         window=meaning.window,
         softcap=softcap or 0.0,
         sinks=s_aux,
-        plan=meaning.plans.plan(shape, group, lengths.cu_seqlens_q, lengths.kv_lens),
+        plan=meaning.plans.plan(shape, group, lengths.cu_seqlens_q, lengths.kv_lens, q.size(0)),
     )
     assert isinstance(out, Tensor)
     return out.view(batch, q_len, num_heads, head_dim), None
@@ -234,14 +234,16 @@ def _existing(
     starts = torch.where(counts > 0, exist.int().argmax(dim=1), 0)
     index = torch.arange(kv_len, device=exist.device)
     inside = (index >= starts[:, None]) & (index < (starts + counts)[:, None])
-    if not torch.equal(inside, exist):
-        row = int((inside != exist).any(dim=1).int().argmax())
+    # One transfer from a GPU: it waits for the stream.
+    first, count, whole = torch.stack([starts, counts, (inside == exist).all(dim=1)]).tolist()
+    if not all(whole):
+        row = whole.index(0)
         raise NotImplementedError(
             f"hpcattn: {layer_name(module)} got an attention_mask with padding between the tokens"
             f" of batch row {row}, expected it before or after them. Pad on the left, as a"
             " tokenizer does with padding_side='left'."
         )
-    return starts.tolist(), (starts + counts).tolist()
+    return first, [start + length for start, length in zip(first, count, strict=True)]
 
 
 def _packed_sequences(sequence_ids: Tensor, row_tokens: int, device: torch.device) -> _Lengths:

@@ -79,7 +79,8 @@ def paged_cache_attention(
         is_causal: Must not be False.
         s_aux: [q_heads] attention sinks.
         cache: The paged cache.
-        **kwargs: cu_seq_lens_q, cu_seq_lens_k, max_seqlen_k, read_index and write_index.
+        **kwargs: cu_seq_lens_q, cu_seq_lens_k, max_seqlen_k, read_index and write_index. A layer
+            that keeps all tokens reads nothing back from a GPU; a ring's step reads its lengths.
 
     Returns:
         [1, num_tokens, q_heads, head_dim] and no weights.
@@ -203,7 +204,7 @@ class _Layer:
             page_table=step.page_table,
             cu_seqlens_q=step.cu_seqlens_q,
             kv_lens=step.kv_lens,
-            plan=step.plans.plan("pages", group, step.cu_seqlens_q, step.kv_lens),
+            plan=step.plans.plan("pages", group, step.cu_seqlens_q, step.kv_lens, q.size(0)),
             **self.options,
         )
         assert isinstance(out, Tensor)
@@ -224,7 +225,11 @@ class _Layer:
             cu_seqlens_k=step.chunk_cu_seqlens_k,
             window=step.window,
             plan=step.plans.plan(
-                "chunks", group, step.chunk_cu_seqlens_q, step.chunk_cu_seqlens_k.diff()
+                "chunks",
+                group,
+                step.chunk_cu_seqlens_q,
+                step.chunk_cu_seqlens_k.diff(),
+                self.q.size(0),
             ),
             **self.options,
         )

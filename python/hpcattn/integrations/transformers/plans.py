@@ -39,7 +39,19 @@ class PlanCache:
         return self._made[key]  # type: ignore[return-value]  # a key names one kind of value
 
     def plan(
-        self, key: Hashable, group: AttentionGroup, cu_seqlens_q: Tensor, kv_lens: Tensor
+        self,
+        key: Hashable,
+        group: AttentionGroup,
+        cu_seqlens_q: Tensor,
+        kv_lens: Tensor,
+        num_tokens: int,
     ) -> Tensor:
-        """The plan of these lengths (named by `key`) for one attention group."""
-        return self.get((key, group), lambda: hpcattn.plan_attention(group, cu_seqlens_q, kv_lens))
+        """The plan of these lengths (named by `key`) for one attention group.
+
+        `num_tokens` is the rows of q: with it, nothing is read back from a GPU.
+        """
+
+        def make() -> Tensor:
+            return hpcattn.plan_attention(group, cu_seqlens_q, kv_lens, num_tokens=num_tokens)
+
+        return self.get((key, group), make)

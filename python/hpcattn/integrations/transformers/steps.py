@@ -105,9 +105,7 @@ def _make(cache: PagedAttentionCache, layer_idx: int, args: Mapping[str, Any]) -
     group_idx, _ = cache.layer_index_to_group_indices[layer_idx]
     window = cache.sliding_windows[layer_idx]
     is_ring = window != 1
-    cu_seqlens_k = args["cu_seq_lens_k"]
-    if isinstance(cu_seqlens_k, dict):
-        cu_seqlens_k = cu_seqlens_k["sliding_attention" if is_ring else "full_attention"]
+    cu_seqlens_k = _of_kind(args["cu_seq_lens_k"], is_ring)
     cu_seqlens_q = args["cu_seq_lens_q"].int()
     cu_seqlens_k = cu_seqlens_k.int()
     write_index, read_index = args["write_index"][group_idx], args["read_index"][group_idx]
@@ -123,12 +121,20 @@ def _make(cache: PagedAttentionCache, layer_idx: int, args: Mapping[str, Any]) -
         (read_index, cu_seqlens_k) if read_index.numel() else (write_index, cu_seqlens_q)
     )
     page_size = cache.block_size
-    pages = -(-int(kv_lens.max()) // page_size)
+    # Told on the host, so nothing is read back from a GPU.
+    pages = -(-_of_kind(args["max_seqlen_k"], is_ring) // page_size)
     offsets = torch.arange(pages, device=index.device) * page_size
     first_tokens = cu_seqlens[:-1, None] + offsets
     page_table = index[first_tokens.clamp_(max=index.numel() - 1)] // page_size
     page_table = torch.where(offsets < kv_lens[:, None], page_table, -1).int()
     return GroupStep(slots, page_table, cu_seqlens_q, kv_lens)
+
+
+def _of_kind(values: Any, is_ring: bool) -> Any:
+    """Of a model with both kinds of layers, what belongs to one of them."""
+    if isinstance(values, dict):
+        return values["sliding_attention" if is_ring else "full_attention"]
+    return values
 
 
 def _make_ring(

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// The generic attention kernel: a persistent grid, one cta for each worker of the plan. A cta takes
+// its tasks one by one; few rows and many rows are two shapes of the same mainloop.
+#pragma once
+
+#include "kernels/generic/attention/config.h"
+#include "kernels/generic/attention/epilogue.h"
+#include "kernels/generic/attention/load.h"
+#include "kernels/generic/attention/multiply.h"
+#include "kernels/generic/attention/params.h"
+#include "kernels/generic/attention/query.h"
+#include "kernels/generic/attention/scores.h"
+#include "kernels/ptx/copy.h"
+#include "kernels/ptx/thread.h"
+
+namespace hpcattn {
+
+/// The parts of shared memory (config.h).
+template <AttentionSpec kSpec>
+struct SharedMemory {
+  using Config = AttentionConfig<kSpec>;
+  static_assert(sizeof(TaskState) <= Config::kStateBytes);
+  TaskState* state;
+  RowInfo* infos;
+  std::int32_t* pages;
+  float2* maxima;
+  char* q;
+
+  explicit SharedMemory(char* base)
+      : state(reinterpret_cast<TaskState*>(base)),
+        infos(reinterpret_cast<RowInfo*>(base + Config::kStateBytes)),
+        pages(reinterpret_cast<std::int32_t*>(base + Config::kStateBytes + Config::kInfoBytes)),
+        maxima(reinterpret_cast<float2*>(base + Config::kStateBytes + Config::kInfoBytes +
+                                         Config::kPagesBytes)),
+        q(base + Config::kFixedBytes) {}
+  char* slots(int rows) const { return q + rows * Config::kQStride; }
+};
+
+/// Soft cap, ALiBi and mask on a tile's raw scores. `token`: this lane's first column.
+template <AttentionSpec kSpec, typename Products>
+inline void mask_scores(typename Products::Scores& scores, const RowInfo* infos, int token,
+                        float softcap, bool masked) {
+  constexpr bool kTransforms = kSpec.softcap || kSpec.alibi;
+  HPCATTN_UNROLL
+  for (int i = 0; i < Products::kRowTiles; ++i) {
+    HPCATTN_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const RowInfo& row = infos[i * 16 + half * 8];
+      const int first = token - row.kv_begin;
+      // Of a tile that is seen whole, everything is below this.
+      const unsigned num_seen = masked ? row.kv_end - row.kv_begin : 0x7fffffffU;
+      HPCATTN_UNROLL
+      for (int n = 0; n < Products::kTokenTiles; ++n) {
+        HPCATTN_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          float& score = scores[i][n][2 * half + e];
+          const int column = n * 8 + e;
+          if constexpr (kTransforms) {
+            score = transform_score<kSpec>(score, row, token + column, softcap);
+          }
+          const bool seen = static_cast<unsigned>(first + column) < num_seen;
+          score = seen ? score : negative_infinity();
+        }
+      }
+    }
+  }
+}
+
+/// Tokens of pages that do not exist. `pages`: of this lane's first column on.
+template <typename Products>
+inline void mask_holes(typename Products::Scores& scores, const std::int32_t* pages) {
+  HPCATTN_UNROLL
+  for (int n = 0; n < Products::kTokenTiles; ++n) {
+    HPCATTN_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      const bool hole = pages[n * 8 + e] < 0;
+      HPCATTN_UNROLL
+      for (int i = 0; i < Products::kRowTiles; ++i) {
+        HPCATTN_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          float& score = scores[i][n][2 * half + e];
+          score = hole ? negative_infinity() : score;
+        }
+      }
+    }
+  }
+}
+
+/// Read anew at each call: between the two ends of a task its fields would take registers that the
+/// mainloop has no room for.
+inline plan::Task load_task(const AttentionParams& p, int index) {
+  const std::int32_t* const words = p.plan + p.layout.task(index);
+  static_assert(sizeof(plan::Task) == 3 * sizeof(int4));
+  union {
+    int4 parts[3];
+    plan::Task task;
+  } u{};
+  HPCATTN_UNROLL
+  for (int i = 0; i < 3; ++i) {
+    asm volatile("ld.global.v4.s32 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(u.parts[i].x), "=r"(u.parts[i].y), "=r"(u.parts[i].z), "=r"(u.parts[i].w)
+                 : "l"(words + 4 * i));
+  }
+  return u.task;
+}
+
+/// Returns the index, which the mainloop has no register for either.
+template <AttentionSpec kSpec, TaskShape kShape>
+inline int run_task(const AttentionParams& p, int task_index, char* base) {
+  using Config = AttentionConfig<kSpec>;
+  using Products = Multiply<kSpec, kShape>;
+  using RunningSoftmax = Softmax<kShape.row_tiles, Products::kTokenTiles>;
+  constexpr int kSlotBytes = kShape.tile_kv * Config::kKvStride;
+  constexpr int kAhead = kShape.slots - 1;  // copies under way
+
+  const SharedMemory<kSpec> shared(base);
+  const std::uint32_t slots = ptx::shared_address(shared.slots(kShape.rows()));
+  const int thread = ptx::thread_index_here();
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const int first_row = warp / kShape.kv_warps * kShape.row_tiles * 16;
+  const int warp_token = warp % kShape.kv_warps * Products::kWarpTokens;
+
+  const plan::Task task = load_task(p, task_index);
+  int tile = task.kv_begin / kShape.tile_kv;
+  const int end_tile =
+      task.kv_end > task.kv_begin ? (task.kv_end + kShape.tile_kv - 1) / kShape.tile_kv : tile;
+  if (thread == 0) *shared.state = TaskState::of<Config::kKvBytes>(p, task, task_index);
+  __syncthreads();
+
+  // The ring's items are K and V of a tile by turns: `ahead` counts them from K of `tile` on.
+  KvLoader<kSpec, kShape> loader(p, *shared.state, shared.pages, thread);
+  const auto load_item = [&](int ahead, int slot) {
+    if (tile + ahead / 2 < end_tile) {
+      const std::uint32_t address = slots + slot * kSlotBytes;
+      if (ahead % 2 == 1) {
+        loader.load_v(tile + ahead / 2, address);
+      } else {
+        loader.load_k(tile + ahead / 2, address);
+      }
+    }
+    ptx::cp_async_commit();
+    __syncwarp();  // page ids, from K's lanes to V's
+  };
+  loader.look_up(tile);
+  HPCATTN_UNROLL
+  for (int item = 0; item < kAhead; ++item) load_item(item, item);
+  write_row_infos<kSpec, kShape.rows()>(p, task, shared.infos, thread);
+  store_query<kSpec, kShape.rows()>(p, task, shared.q, thread);
+  __syncthreads();
+  if (thread == 0) {
+    // What the last row's window leaves out comes before, what the first row does not see yet after.
+    const int last = min(kShape.rows(), task.row_end - task.row_begin) - 1;
+    shared.state->plain_begin = shared.infos[last].kv_begin;
+    shared.state->plain_end = shared.infos[0].kv_end;
+  }
+
+  const RowInfo* const infos = shared.infos + first_row + lane / 4;
+  const std::uint32_t q_address =
+      ptx::shared_address(shared.q) + first_row * Config::kQStride;
+  typename Products::Output output;
+  HPCATTN_UNROLL
+  for (int i = 0; i < kShape.row_tiles; ++i) {
+    HPCATTN_UNROLL
+    for (int n = 0; n < Products::kDimTiles; ++n) {
+      HPCATTN_UNROLL
+      for (int e = 0; e < 4; ++e) output[i][n][e] = 0.0F;
+    }
+  }
+  RunningSoftmax softmax;
+  bool has_holes = false;
+  int slot = 0;
+  const auto free_slot = [&] { return slot == 0 ? kShape.slots - 1 : slot - 1; };
+  const auto slot_address = [&] {
+    return slots + slot * kSlotBytes + warp_token * Config::kKvStride;
+  };
+
+  for (; tile < end_tile; ++tile) {
+    // Past this barrier K of this tile is there for all, and the slot before it is free.
+    ptx::cp_async_wait<kAhead - 1>();
+    has_holes = __syncthreads_or(loader.saw_hole());
+    load_item(kAhead, free_slot());
+
+    typename Products::Scores scores;
+    Products::query_keys(scores, q_address, slot_address(), lane);
+    slot = slot + 1 == kShape.slots ? 0 : slot + 1;
+    const int token = tile * kShape.tile_kv;
+    const int column = warp_token + lane % 4 * 2;
+    const bool masked = token < shared.state->plain_begin ||
+                        token + kShape.tile_kv > shared.state->plain_end;
+    if (masked || kSpec.softcap || kSpec.alibi) {
+      mask_scores<kSpec, Products>(scores, infos, token + column, p.softcap, masked);
+    }
+    if (has_holes) {
+      mask_holes<Products>(
+          scores, shared.pages + tile % Config::kMaxSlots * kShape.tile_kv + column);
+    }
+    float rescale[kShape.row_tiles][2];
+    const bool moved = softmax.update(scores, rescale, [&](int i, int half) {
+      return kSpec.softcap || kSpec.alibi ? 1.0F : infos[i * 16 + half * 8].factor;
+    });
+    if (moved) {
+      HPCATTN_UNROLL
+      for (int i = 0; i < kShape.row_tiles; ++i) {
+        HPCATTN_UNROLL
+        for (int n = 0; n < Products::kDimTiles; ++n) {
+          HPCATTN_UNROLL
+          for (int e = 0; e < 4; ++e) output[i][n][e] *= rescale[i][e / 2];
+        }
+      }
+    }
+    typename Products::Operand probabilities;
+    Products::pack(probabilities, scores);
+
+    ptx::cp_async_wait<kAhead - 1>();
+    __syncthreads();
+    load_item(kAhead + 1, free_slot());
+    Products::probabilities_values(output, probabilities, slot_address(), lane);
+    slot = slot + 1 == kShape.slots ? 0 : slot + 1;
+  }
+  ptx::cp_async_wait<0>();
+  softmax.finish();
+  __syncthreads();  // the slots are free for what follows
+
+  const TaskOutput target(p, load_task(p, shared.state->task_index), Config::kHeadDim);
+  if constexpr (kShape.kv_warps == 1) {
+    const int first_row_here = ptx::thread_index_here() / 32 * kShape.row_tiles * 16;
+    store_rows<Products>(target, first_row_here, output, softmax);
+  } else {
+    reduce_and_store_rows<Products>(target, output, softmax, shared.maxima,
+                                    reinterpret_cast<float*>(shared.slots(kShape.rows())));
+  }
+  const int done = shared.state->task_index;
+  __syncthreads();  // before the next task writes to shared memory
+  return done;
+}
+
+/// The plan is of this launch's group; else reports it. Uniform over the grid.
+inline bool plan_fits(const AttentionParams& p, const plan::Header& header) {
+  const plan::Header& want = p.group_header;
+  const bool fits = header.magic == plan::kMagic && header.num_q_heads == want.num_q_heads &&
+                    header.num_kv_heads == want.num_kv_heads && header.head_dim == want.head_dim &&
+                    header.page_size == want.page_size && header.causal == want.causal &&
+                    header.window == want.window && header.q_dtype == want.q_dtype &&
+                    header.kv_dtype == want.kv_dtype &&
+                    header.num_requests == want.num_requests;
+  if (!fits && threadIdx.x == 0) {
+    report_fault(p.fault, FaultKind::kPlanGroup, header.magic, header.num_requests,
+                 want.num_requests, header.head_dim);
+  }
+  return fits;
+}
+
+template <AttentionSpec kSpec>
+inline void attention(const AttentionParams& p) {
+  using Config = AttentionConfig<kSpec>;
+  extern __shared__ __align__(16) char shared[];
+  if (!plan_fits(p, *reinterpret_cast<const plan::Header*>(p.plan))) return;
+  const std::int32_t* const begin = p.plan + p.layout.worker_begin();
+  for (int i = begin[blockIdx.x]; i < begin[blockIdx.x + 1]; ++i) {
+    const plan::Task task = load_task(p, i);
+    if (p.kv_lens != nullptr) {
+      const int kv_len = p.kv_lens[task.request * p.kv_lens_stride];
+      if (kv_len != task.kv_len) {
+        if (threadIdx.x == 0) {
+          report_fault(p.fault, FaultKind::kPlanBatch, task.request, task.kv_len, kv_len);
+        }
+        continue;
+      }
+    }
+    if (task.row_end - task.row_begin <= Config::kNarrow.rows()) {
+      i = run_task<kSpec, Config::kNarrow>(p, i, shared);
+    } else {
+      i = run_task<kSpec, Config::kWide>(p, i, shared);
+    }
+  }
+}
+
+}  // namespace hpcattn

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two products of a tile, Q K^T and P V, by mma of 16-bit numbers. FP8 tiles are widened on their
+// way from shared memory to registers. There, the order of a contraction is free as long as both
+// sides agree, and so is the place of an output column as long as the epilogue knows it:
+//
+//   fp8 K: a lane's four bytes are dims 4t .. 4t + 3; they stand for k = 2t, 2t+1, 2t+8, 2t+9, and q is
+//          stored in that order (query.h).
+//   fp8 V: no instruction below sm_100 transposes bytes, so pairs of dims are transposed as 16-bit
+//          elements and then taken apart: of each two column tiles one has the even, one the odd dims.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/generic/attention/config.h"
+#include "kernels/ptx/math.h"
+#include "kernels/ptx/mma.h"
+#include "kernels/tile/unroll.h"
+
+namespace hpcattn {
+
+template <AttentionSpec kSpec, TaskShape kShape>
+struct Multiply {
+  using Config = AttentionConfig<kSpec>;
+  static constexpr int kRowTiles = kShape.row_tiles;
+  static constexpr int kWarpTokens = kShape.tile_kv / kShape.kv_warps;
+  static constexpr int kTokenTiles = kWarpTokens / 8;
+  static constexpr int kDimTiles = Config::kHeadDim / 8;
+  static constexpr bool kFp8 = is_fp8(kSpec.kv_dtype);
+
+  using Scores = float[kRowTiles][kTokenTiles][4];
+  using Output = float[kRowTiles][kDimTiles][4];
+  using Operand = std::uint32_t[kRowTiles][kWarpTokens / 16][4];  // probabilities as left operand
+
+  /// scores = q k^T. `q` and `k`: addresses of this warp's first row and first token.
+  static void query_keys(Scores& scores, std::uint32_t q, std::uint32_t k, int lane) {
+    // Row (lane % 16) and 16-byte half (lane / 16) of a 16 x 16 block of q.
+    q += lane % 16 * Config::kQStride + lane / 16 * 16;
+    HPCATTN_UNROLL
+    for (int i = 0; i < kRowTiles; ++i) {
+      HPCATTN_UNROLL
+      for (int n = 0; n < kTokenTiles; ++n) {
+        HPCATTN_UNROLL
+        for (int e = 0; e < 4; ++e) scores[i][n][e] = 0.0F;
+      }
+    }
+    HPCATTN_UNROLL
+    for (int step = 0; step < Config::kHeadDim / 16; ++step) {
+      std::uint32_t a[kRowTiles][4];
+      HPCATTN_UNROLL
+      for (int i = 0; i < kRowTiles; ++i) {
+        ptx::ldmatrix<4, false>(a[i], q + i * 16 * Config::kQStride + step * 32);
+      }
+      HPCATTN_UNROLL
+      for (int n = 0; n < kTokenTiles; n += 2) {
+        std::uint32_t b[4];  // [2 token tiles][2]
+        load_keys(b, k + n * 8 * Config::kKvStride, step, lane);
+        HPCATTN_UNROLL
+        for (int i = 0; i < kRowTiles; ++i) {
+          ptx::mma_m16n8k16<Config::kCompute>(scores[i][n], a[i], b[0], b[1]);
+          ptx::mma_m16n8k16<Config::kCompute>(scores[i][n + 1], a[i], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  static void pack(Operand& operand, const Scores& p) {
+    HPCATTN_UNROLL
+    for (int i = 0; i < kRowTiles; ++i) {
+      HPCATTN_UNROLL
+      for (int n = 0; n < kTokenTiles; ++n) {
+        operand[i][n / 2][n % 2 * 2] = ptx::pack2<Config::kCompute>(p[i][n][0], p[i][n][1]);
+        operand[i][n / 2][n % 2 * 2 + 1] = ptx::pack2<Config::kCompute>(p[i][n][2], p[i][n][3]);
+      }
+    }
+  }
+
+  /// output += p v. `v`: address of this warp's first token.
+  static void probabilities_values(Output& output, const Operand& p, std::uint32_t v, int lane) {
+    HPCATTN_UNROLL
+    for (int step = 0; step < kWarpTokens / 16; ++step) {
+      HPCATTN_UNROLL
+      for (int n = 0; n < kDimTiles; n += 2) {
+        std::uint32_t b[4];  // [2 column tiles][2]
+        load_values(b, v + step * 16 * Config::kKvStride, n / 2, lane);
+        HPCATTN_UNROLL
+        for (int i = 0; i < kRowTiles; ++i) {
+          ptx::mma_m16n8k16<Config::kCompute>(output[i][n], p[i][step], b[0], b[1]);
+          ptx::mma_m16n8k16<Config::kCompute>(output[i][n + 1], p[i][step], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  /// Calls visit(dim, x, x_next) for the pairs of neighbouring dims that a lane holds of a row.
+  template <typename Visit>
+  static void for_each_pair(const float (&row)[kDimTiles][4], int half, int lane,
+                            const Visit& visit) {
+    const int t = lane % 4;
+    HPCATTN_UNROLL
+    for (int n = 0; n < kDimTiles; n += 2) {
+      const float* even = &row[n][2 * half];
+      const float* odd = &row[n + 1][2 * half];
+      if constexpr (kFp8) {
+        visit(8 * n + 4 * t, even[0], odd[0]);
+        visit(8 * n + 4 * t + 2, even[1], odd[1]);
+      } else {
+        visit(8 * n + 2 * t, even[0], even[1]);
+        visit(8 * n + 8 + 2 * t, odd[0], odd[1]);
+      }
+    }
+  }
+
+ private:
+  /// 16 tokens x 16 dims of K as the right operand of two token tiles.
+  static void load_keys(std::uint32_t (&b)[4], std::uint32_t k, int step, int lane) {
+    if constexpr (kFp8) {
+      std::uint32_t bytes[2];
+      ptx::ldmatrix<2, false>(bytes, k + lane % 16 * Config::kKvStride + step * 16);
+      HPCATTN_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        b[2 * i] = ptx::widen2<kSpec.kv_dtype, Config::kCompute>(bytes[i]);
+        b[2 * i + 1] = ptx::widen2<kSpec.kv_dtype, Config::kCompute>(bytes[i] >> 16);
+      }
+    } else {
+      const int token = lane / 16 * 8 + lane % 8;
+      ptx::ldmatrix<4, false>(b, k + token * Config::kKvStride + step * 32 + lane / 8 % 2 * 16);
+    }
+  }
+
+  /// 16 tokens x 16 dims of V as the right operand of two column tiles.
+  static void load_values(std::uint32_t (&b)[4], std::uint32_t v, int dim_block, int lane) {
+    const std::uint32_t row = v + lane % 16 * Config::kKvStride;
+    if constexpr (kFp8) {
+      std::uint32_t pairs[2];  // tokens 2t, 2t + 1 (and + 8) of dims 2g, 2g + 1
+      ptx::ldmatrix<2, true>(pairs, row + dim_block * 16);
+      const std::uint32_t even = ptx::prmt(pairs[0], pairs[1], 0x6420);
+      const std::uint32_t odd = ptx::prmt(pairs[0], pairs[1], 0x7531);
+      b[0] = ptx::widen2<kSpec.kv_dtype, Config::kCompute>(even);
+      b[1] = ptx::widen2<kSpec.kv_dtype, Config::kCompute>(even >> 16);
+      b[2] = ptx::widen2<kSpec.kv_dtype, Config::kCompute>(odd);
+      b[3] = ptx::widen2<kSpec.kv_dtype, Config::kCompute>(odd >> 16);
+    } else {
+      ptx::ldmatrix<4, true>(b, row + dim_block * 32 + lane / 16 * 16);
+    }
+  }
+};
+
+}  // namespace hpcattn

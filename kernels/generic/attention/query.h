@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// A task's rows: what each of them sees, and q in shared memory as the products take it.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/generic/attention/config.h"
+#include "kernels/generic/attention/output.h"
+#include "kernels/generic/attention/params.h"
+#include "kernels/tile/unroll.h"
+
+namespace hpcattn {
+
+/// infos[row] for the kRows rows of a tile, those past the task's end seeing nothing.
+template <AttentionSpec kSpec, int kRows>
+inline void write_row_infos(const AttentionParams& p, const plan::Task& task, RowInfo* infos,
+                            int thread) {
+  for (int i = thread; i < kRows; i += kAttentionThreads) {
+    RowInfo info{0, 0, 0, 1.0F, 0.0F};
+    const int row = task.row_begin + i;
+    if (row < task.row_end) {
+      const RowPlace place(task.first_token, task.kv_head, p.group, row);
+      info.position = task.kv_len - task.num_tokens + row / p.group;
+      const plan::KvRange seen = plan::visible(p.mask, info.position, task.kv_len);
+      info.kv_begin = max(static_cast<int>(min(seen.begin, std::int64_t{task.kv_end})),
+                          task.kv_begin);
+      info.kv_end = min(static_cast<int>(min(seen.end, std::int64_t{task.kv_end})), task.kv_end);
+      float factor = fabsf(p.scale);
+      if (p.k_scale != nullptr) factor *= p.k_scale[task.kv_head * p.k_scale_stride];
+      if (p.q_scale != nullptr) {
+        factor *= p.q_scale[place.token * p.q_scale_token + place.head * p.q_scale_head];
+      }
+      factor *= kSpec.softcap ? 1.0F / p.softcap : kLog2E;
+      // Above 0, so that a score of -inf stays one; what is left of a factor of 0 changes nothing.
+      info.factor = fmaxf(factor, 1e-30F);
+      if constexpr (kSpec.alibi) info.slope = p.alibi_slopes[place.head * p.alibi_stride] * kLog2E;
+    }
+    infos[i] = info;
+  }
+}
+
+/// Eight elements of q, as pairs of the compute dtype.
+template <AttentionSpec kSpec>
+inline void load_query_unit(const AttentionParams& p, std::int64_t element,
+                            std::uint32_t (&pairs)[4]) {
+  constexpr DType kCompute = AttentionConfig<kSpec>::kCompute;
+  if constexpr (is_fp8(kSpec.q_dtype)) {
+    const auto* source = static_cast<const std::uint8_t*>(p.q) + element;
+    std::uint32_t bytes[2] = {};
+    if (p.q_vectors) {
+      const uint2 both = *reinterpret_cast<const uint2*>(source);
+      bytes[0] = both.x;
+      bytes[1] = both.y;
+    } else {
+      for (int i = 0; i < 8; ++i) {
+        bytes[i / 4] |= static_cast<std::uint32_t>(source[i]) << (i % 4 * 8);
+      }
+    }
+    HPCATTN_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      pairs[i] = ptx::widen2<kSpec.q_dtype, kCompute>(bytes[i / 2] >> (i % 2 * 16));
+    }
+  } else {
+    const auto* source = static_cast<const std::uint16_t*>(p.q) + element;
+    if (p.q_vectors) {
+      const uint4 all = *reinterpret_cast<const uint4*>(source);
+      pairs[0] = all.x;
+      pairs[1] = all.y;
+      pairs[2] = all.z;
+      pairs[3] = all.w;
+    } else {
+      HPCATTN_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        pairs[i] = source[2 * i] | static_cast<std::uint32_t>(source[2 * i + 1]) << 16;
+      }
+    }
+  }
+}
+
+/// q of the task's rows to shared memory; rows past its end become zeros. A negative scale turns the
+/// sign of q, so that the largest raw score is the largest score.
+template <AttentionSpec kSpec, int kRows>
+inline void store_query(const AttentionParams& p, const plan::Task& task, char* q_smem,
+                        int thread) {
+  using Config = AttentionConfig<kSpec>;
+  constexpr int kUnits = Config::kHeadDim / 8;
+  constexpr int kThreadsPerRow = 8;
+  const std::uint32_t sign = p.scale < 0.0F ? 0x80008000U : 0U;
+  for (int i = thread / kThreadsPerRow; i < kRows; i += kAttentionThreads / kThreadsPerRow) {
+    const int row = task.row_begin + i;
+    const bool live = row < task.row_end;
+    const RowPlace place(task.first_token, task.kv_head, p.group, row);
+    const std::int64_t source = place.token * p.q_token + place.head * p.q_head;
+    for (int unit = thread % kThreadsPerRow; unit < kUnits; unit += kThreadsPerRow) {
+      std::uint32_t pairs[4] = {};
+      if (live) {
+        load_query_unit<kSpec>(p, source + unit * 8, pairs);
+        HPCATTN_UNROLL
+        for (int j = 0; j < 4; ++j) pairs[j] ^= sign;
+      }
+      char* target = q_smem + i * Config::kQStride;
+      if constexpr (is_fp8(kSpec.kv_dtype)) {
+        // The order of dims of fp8 K (multiply.h): pairs 0, 1, 2, .. 7 of a block of 16 dims go to
+        // places 0, 4, 1, 5, 2, 6, 3, 7.
+        auto* block = reinterpret_cast<std::uint32_t*>(target + unit / 2 * 32);
+        const int first = unit % 2 * 2;
+        block[first] = pairs[0];
+        block[first + 4] = pairs[1];
+        block[first + 1] = pairs[2];
+        block[first + 5] = pairs[3];
+      } else {
+        *reinterpret_cast<uint4*>(target + unit * 16) =
+            make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      }
+    }
+  }
+}
+
+}  // namespace hpcattn

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the parts of a GPU's plan lie in its tensor. A kernel fills it and other kernels read it, while
-// the host knows sizes alone: so places follow from sizes, not from counts.
+// Where the parts of a GPU's plan lie in its tensor. A kernel fills it and other kernels read it,
+// while the host knows sizes alone: so places follow from sizes, not from counts.
 //
-//   header | worker_begin [num_workers + 1] | tile_begin [num_requests + 1] | tasks ->   <- combines
+//   header | worker_begin [num_workers + 1] | tile_begin [num_requests + 1] | tasks -> <- combines
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct DeviceLayout {
   }
 };
 
-/// Row tiles on a GPU: a request with at most `narrow` rows a KV head (query tokens x group) has one
-/// narrow tile, another has tiles of `wide` rows.
+/// Row tiles on a GPU: a request with at most `narrow` rows a KV head (query tokens x group) has
+/// one narrow tile, another has tiles of `wide` rows.
 struct TileRows {
   int narrow = 16;
   int wide = 128;

@@ -21,8 +21,8 @@ inline constexpr std::int64_t kTileKv = 64;
 /// heads are then taken by one task: it reads whole tokens of a page, as they lie.
 inline constexpr std::int64_t kNarrowRows = 24;
 
-/// A share of the work: some rows of each of some KV heads of a request, over a KV range. 48 bytes: a
-/// GPU's thread reads it in three loads.
+/// A share of the work: some rows of each of some KV heads of a request, over a KV range. 48 bytes:
+/// a GPU's thread reads it in three loads.
 struct Task {
   std::int32_t request = 0;
   std::int32_t kv_head = 0;  // the first of num_heads

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "src/common/check.h"
+#include "src/cuda/plan.h"
 #include "src/ops/check_tensor.h"
 #include "src/plan/split.h"
 
@@ -71,6 +72,20 @@ AttentionGroup group_of(const Header& header) {
   group.causal = header.causal != 0;
   if (header.window > 0) group.window = header.window;
   return group;
+}
+
+Header header_of(const AttentionGroup& group) {
+  Header header;
+  header.num_q_heads = group.num_q_heads;
+  header.num_kv_heads = group.num_kv_heads;
+  header.head_dim = group.head_dim;
+  header.page_size = group.page_size;
+  header.q_dtype = static_cast<std::int32_t>(group.q_dtype);
+  header.kv_dtype = static_cast<std::int32_t>(group.kv_dtype);
+  header.causal = group.causal ? 1 : 0;
+  header.window =
+      static_cast<std::int32_t>(std::min<std::int64_t>(group.window.value_or(0), INT32_MAX));
+  return header;
 }
 
 PlanView view(const Tensor& plan) {
@@ -149,12 +164,41 @@ void check_fixed_split(const char* op, std::int64_t fixed_split) {
         ", expected 0 or a multiple of ", plan::kTileKv, ".");
 }
 
+/// Of tensors on the CPU.
+void check_lengths(const char* op, const AttentionGroup& group, const Tensor& cu_seqlens_q,
+                   const Tensor& kv_lens) {
+  ops::check_cu_seqlens(op, "cu_seqlens_q", cu_seqlens_q, INT32_MAX, "int32");
+  for (std::int64_t i = 0; i < kv_lens.size(0); ++i) {
+    check(ops::index_at(kv_lens, i) >= 0, op, ": kv_lens[", i, "] is ", ops::index_at(kv_lens, i),
+          ", expected 0 or more.");
+  }
+  const std::int64_t num_tokens = ops::index_at(cu_seqlens_q, cu_seqlens_q.size(0) - 1);
+  const int heads = group.num_q_heads / group.num_kv_heads;
+  check(num_tokens * heads <= INT32_MAX, op, ": ", num_tokens, " query tokens of ", heads,
+        " heads a group are over 2^31 rows. Cut the batch.");
+}
+
 std::vector<std::int32_t> read_lengths(const Tensor& tensor) {
   std::vector<std::int32_t> values(static_cast<std::size_t>(tensor.size(0)));
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = static_cast<std::int32_t>(ops::index_at(tensor, static_cast<std::int64_t>(i)));
   }
   return values;
+}
+
+PlanSummary summary_of(const plan::PlanView& view) {
+  PlanSummary summary;
+  summary.group = plan::group_of(*view.header);
+  summary.num_requests = view.header->num_requests;
+  summary.num_tokens = view.header->num_tokens;
+  summary.num_tasks = view.header->num_tasks;
+  summary.num_partials = view.header->num_partials;
+  summary.num_combines = view.header->num_combines;
+  for (const plan::Task& task : view.tasks) {
+    summary.longest_task = std::max(summary.longest_task, plan::cost(task));
+    summary.total_work += plan::cost(task);
+  }
+  return summary;
 }
 
 }  // namespace
@@ -170,6 +214,14 @@ std::int64_t plan_words(const AttentionGroup& group, const PlanCapacity& capacit
   }
   check(capacity.fixed_split == 0 || capacity.max_kv_len > 0, kOp,
         ": fixed_split needs max_kv_len, which is 0.");
+  if (capacity.device.type == DeviceType::kCuda) {
+    const plan::DeviceBound bound = cuda::plan_bound(group, capacity);
+    check(bound.tasks <= plan::kMaxDeviceTasks, kOp, ": ", capacity.max_tokens, " tokens of ",
+          capacity.max_requests, " requests, ", group.num_q_heads, ":", group.num_kv_heads,
+          " heads and splits of ", capacity.fixed_split, " are over ", plan::kMaxDeviceTasks,
+          " tasks. Plan for less, or take a longer fixed_split.");
+    return bound.words;
+  }
   const int workers = num_threads({.num_threads = capacity.num_workers, .parallel_for = {}});
   const std::int64_t further_splits =
       capacity.fixed_split == 0 ? 0 : capacity.max_kv_len / capacity.fixed_split;
@@ -198,25 +250,24 @@ void make_plan(const PlanArgs& args, const Execution& execution) {
                       : tensor == &args.kv_lens ? "kv_lens"
                                                 : "cu_seqlens_q";
     ops::check_dtype(kOp, arg, *tensor, {DType::kInt32});
-    check_supported(tensor->device().type == DeviceType::kCpu, kOp, ": ", arg, " is on ",
-                    to_string(tensor->device()), "; this build plans on the cpu alone.");
+    ops::check_device(kOp, arg, *tensor, args.kv_lens.device());
   }
   check(args.plan.is_contiguous(), kOp, ": plan has stride ", args.plan.stride(0),
         ", expected a contiguous tensor.");
-  ops::check_cu_seqlens(kOp, "cu_seqlens_q", args.cu_seqlens_q, INT32_MAX, "int32");
-  for (std::int64_t i = 0; i < args.kv_lens.size(0); ++i) {
-    check(ops::index_at(args.kv_lens, i) >= 0, kOp, ": kv_lens[", i, "] is ",
-          ops::index_at(args.kv_lens, i), ", expected 0 or more.");
+  if (args.plan.device().type == DeviceType::kCuda) {
+    if (execution.check_values) {
+      check_lengths(kOp, args.group, cuda::HostCopy(args.cu_seqlens_q, execution).tensor(),
+                    cuda::HostCopy(args.kv_lens, execution).tensor());
+    }
+    return cuda::make_plan(args, cuda::KvLens::kEach, execution);
   }
+  check_lengths(kOp, args.group, args.cu_seqlens_q, args.kv_lens);
 
   const std::vector<std::int32_t> cu_seqlens = read_lengths(args.cu_seqlens_q);
   const std::vector<std::int32_t> kv_lens = read_lengths(args.kv_lens);
   AttentionGroup group = args.group;
   // No context is longer than int32, so neither is what a window shows.
   if (group.window) group.window = std::min<std::int64_t>(*group.window, INT32_MAX);
-  check(std::int64_t{cu_seqlens.back()} * (group.num_q_heads / group.num_kv_heads) <= INT32_MAX,
-        kOp, ": ", cu_seqlens.back(), " query tokens of ", group.num_q_heads / group.num_kv_heads,
-        " heads a group are over 2^31 rows. Cut the batch.");
   const plan::SplitInput input{.cu_seqlens_q = cu_seqlens,
                                .kv_lens = kv_lens,
                                .num_kv_heads = group.num_kv_heads,
@@ -236,21 +287,13 @@ void make_plan(const PlanArgs& args, const Execution& execution) {
   check(split.num_partial_rows <= INT32_MAX, kOp, ": ", split.num_partial_rows,
         " partial rows are over 2^31. Take a longer fixed_split.");
 
-  plan::Header header;
+  plan::Header header = plan::header_of(group);
   header.num_requests = static_cast<std::int32_t>(kv_lens.size());
   header.num_tokens = cu_seqlens.back();
   header.num_tasks = static_cast<std::int32_t>(split.tasks.size());
   header.num_combines = static_cast<std::int32_t>(split.combines.size());
   header.num_partial_rows = static_cast<std::int32_t>(split.num_partial_rows);
   header.num_partials = static_cast<std::int32_t>(split.num_partials);
-  header.num_q_heads = group.num_q_heads;
-  header.num_kv_heads = group.num_kv_heads;
-  header.head_dim = group.head_dim;
-  header.page_size = group.page_size;
-  header.q_dtype = static_cast<std::int32_t>(group.q_dtype);
-  header.kv_dtype = static_cast<std::int32_t>(group.kv_dtype);
-  header.causal = group.causal ? 1 : 0;
-  header.window = static_cast<std::int32_t>(group.window.value_or(0));
   plan::hash_lengths(args.cu_seqlens_q, args.kv_lens, header.lengths_hash);
 
   const std::int64_t body = plan::body_words(header);
@@ -268,19 +311,10 @@ void make_plan(const PlanArgs& args, const Execution& execution) {
 }
 
 PlanSummary summarize(const Tensor& plan) {
-  const plan::PlanView view = plan::view(plan);
-  PlanSummary summary;
-  summary.group = plan::group_of(*view.header);
-  summary.num_requests = view.header->num_requests;
-  summary.num_tokens = view.header->num_tokens;
-  summary.num_tasks = view.header->num_tasks;
-  summary.num_partials = view.header->num_partials;
-  summary.num_combines = view.header->num_combines;
-  for (const plan::Task& task : view.tasks) {
-    summary.longest_task = std::max(summary.longest_task, plan::cost(task));
-    summary.total_work += plan::cost(task);
+  if (plan.defined() && plan.device().type == DeviceType::kCuda) {
+    return summary_of(cuda::PlanCopy(plan).view());
   }
-  return summary;
+  return summary_of(plan::view(plan));
 }
 
 }  // namespace hpcattn

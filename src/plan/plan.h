@@ -25,4 +25,7 @@ PlanView view_for(const Tensor& plan, const AttentionGroup& group, const Tensor&
 /// What the header's fields say.
 AttentionGroup group_of(const Header& header);
 
+/// A header of nothing but the group. A window is cut to int32: no context is longer.
+Header header_of(const AttentionGroup& group);
+
 }  // namespace hpcattn::plan

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+// The planner of a GPU: lengths -> tasks, combines, and which tasks are whose. One cta runs it,
+// with a barrier between its phases; a host runs the same phases thread after thread, in tests.
+// docs/plan.md ("On a GPU") tells the idea.
+//
+// `Cta` gives what a phase needs of its surroundings:
+//   num_threads()                     threads of the cta
+//   each(active, f)                   f(t) for each thread t < active, then a barrier
+//   scan<Sum>(active, make, use)      use(t, sum of make() before t, sum of all), then a barrier;
+//                                     thread 0 always takes part
+//   store(words, value)               a Task, Combine or Header to 16-byte aligned words
+//   report(kind, a, b, c, d)          a fault
+//   kChecked                          whether lengths are checked
+#pragma once
+
+#include "kernels/tile/fault.h"
+#include "src/plan/batch_index.h"
+
+namespace hpcattn::plan {
+
+template <typename Cta>
+class Balancer {
+ public:
+  constexpr Balancer(Cta& cta, const BalanceInput& in, BalanceMemory& memory)
+      : cta_(cta),
+        in_(in),
+        shape_(in.shape),
+        memory_(memory),
+        totals_(memory.totals),
+        index_(in, memory, cta.num_threads()),
+        num_workers_(static_cast<std::int32_t>(in.layout.num_workers)) {}
+
+  constexpr void run() {
+    count_tiles();
+    // From here on a tile's number fits an int32.
+    if (!in_.holds(totals_.tiles * shape_.num_kv_heads, 0, 0)) {
+      return finish_empty(totals_.tiles * shape_.num_kv_heads);
+    }
+    if (totals_.tiles == 0) return finish_empty(0);
+    sum_costs();
+    if (totals_.mode == CutMode::kShares) {
+      place_boundaries();
+      number_cuts();
+    } else {
+      number_pieces();
+    }
+    if (totals_.overflow) return finish_empty(totals_.num_tasks);
+    if (totals_.mode == CutMode::kShares) {
+      emit_shares();
+    } else {
+      emit_pieces();
+    }
+  }
+
+ private:
+  /// Row tiles of one KV head before each request, and the lengths into shared memory.
+  constexpr void count_tiles() {
+    const Chunks requests(index_.num_requests(), cta_.num_threads());
+    const bool cached = index_.is_cached();
+    cta_.template scan<TileSum>(
+        requests.active(),
+        [&](int t) {
+          TileSum sum;
+          for (std::int32_t i = requests.begin(t); i < requests.end(t); ++i) {
+            if constexpr (Cta::kChecked) {
+              check_request(in_.lengths, i, shape_.group, [&](const LengthFault& fault) {
+                cta_.report(FaultKind::kLength, fault.which, fault.index, fault.value, fault.limit);
+              });
+            }
+            const Request request = in_.lengths.request(i, shape_.group);
+            if (cached) {
+              memory_.cu_seqlens_q[i] = request.first_token;
+              memory_.kv_lens[i] = request.kv_len;
+              if (i + 1 == index_.num_requests()) {
+                memory_.cu_seqlens_q[i + 1] = static_cast<std::int32_t>(in_.lengths.q_end(i + 1));
+              }
+            }
+            sum.tiles += num_row_tiles(shape_, request.num_tokens);
+            sum.hash += hash_of(i, request);
+          }
+          return sum;
+        },
+        [&](int t, const TileSum& before, const TileSum& all) {
+          std::int64_t tiles = before.tiles;
+          for (std::int32_t i = requests.begin(t); i < requests.end(t); ++i) {
+            index_.tile_begin()[i] = static_cast<std::int32_t>(tiles);
+            tiles += num_row_tiles(shape_, index_.request(i).num_tokens);
+          }
+          if (t > 0) return;
+          index_.tile_begin()[index_.num_requests()] = static_cast<std::int32_t>(all.tiles);
+          totals_.tiles = all.tiles;
+          totals_.lengths_hash = all.hash;
+          totals_.overflow = false;
+        });
+  }
+
+  /// Costs of the tiles before each thread's, and what follows from their sum.
+  constexpr void sum_costs() {
+    const Chunks tiles = index_.tile_chunks();
+    cta_.template scan<WorkSum>(
+        tiles.active(),
+        [&](int t) {
+          WorkSum sum;
+          PlacedTile at;
+          for (std::int32_t i = tiles.begin(t); i < tiles.end(t); ++i) {
+            index_.find_tile(i, at);
+            sum.cost += at.tile.cost(shape_.costs);
+            sum.pieces += num_pieces(shape_, at.tile);
+          }
+          return sum;
+        },
+        [&](int t, const WorkSum& before, const WorkSum& all) {
+          memory_.cost_before[t] = before.cost;
+          memory_.pieces_before[t] = static_cast<std::int32_t>(before.pieces);
+          if (t == 0) totals_.set_work(shape_, num_workers_, all);
+        });
+  }
+
+  /// Shares: where each worker begins.
+  constexpr void place_boundaries() {
+    const Chunks workers(std::int64_t{num_workers_} + 1, cta_.num_threads());
+    cta_.each(workers.active(), [&](int t) {
+      for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) {
+        memory_.boundary[w] = boundary_at(w * totals_.share);
+      }
+    });
+  }
+
+  constexpr Boundary boundary_at(std::int64_t position) const {
+    const std::int32_t items = index_.tiles_of_head() * shape_.num_kv_heads;
+    if (position >= totals_.cost * shape_.num_kv_heads) return {.item = items};
+    const auto head = static_cast<std::int32_t>(position / totals_.cost);
+    std::int64_t offset = position % totals_.cost;
+    std::int32_t tile = 0;
+    PlacedTile at;
+    offset -= index_.find_cost(offset, tile, at);
+    const std::int32_t item = head * index_.tiles_of_head() + tile;
+    const std::int32_t before = steps_before(shape_.costs, at.tile, offset);
+    if (before == 0) return {.item = item};
+    if (before == at.tile.steps()) return {.item = item + 1};
+    return {
+        .item = item, .kv = (at.tile.first_step() + before) * kDeviceTileKv, .rows = at.num_rows()};
+  }
+
+  /// Shares: numbers tasks, partial rows and combines, and writes the combines.
+  constexpr void number_cuts() {
+    const Chunks workers(std::int64_t{num_workers_} + 1, cta_.num_threads());
+    cta_.template scan<CutSum>(
+        workers.active(),
+        [&](int t) {
+          CutSum sum;
+          for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) sum = sum + cut_sum(w);
+          return sum;
+        },
+        [&](int t, const CutSum& before, const CutSum& all) {
+          const std::int32_t items = index_.tiles_of_head() * shape_.num_kv_heads;
+          const bool fits = in_.holds(std::int64_t{items} + all.cuts, all.combines, all.rows);
+          CutSum sum = before;
+          for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) {
+            const CutSum own = cut_sum(w);
+            sum = sum + own;
+            Boundary& boundary = memory_.boundary[w];
+            // An item's first task, and one for each cut of it.
+            memory_.worker_begin[w] = boundary.item + sum.cuts;
+            if (own.cuts == 0) continue;
+            boundary.partial = sum.rows - boundary.rows;
+            if (own.combines > 0 && fits) {
+              write_combine(sum.combines - 1, boundary, w, sum.rows - own.rows);
+            }
+          }
+          if (t == 0) set_counts(std::int64_t{items} + all.cuts, all.combines, all.rows);
+        });
+  }
+
+  constexpr bool is_first_cut(std::int32_t w) const {
+    const Boundary& previous = memory_.boundary[w - 1];
+    return previous.item != memory_.boundary[w].item || !previous.cuts();
+  }
+
+  /// A cut begins a piece; the first of an item also ends one.
+  constexpr CutSum cut_sum(std::int32_t w) const {
+    const Boundary& boundary = memory_.boundary[w];
+    if (!boundary.cuts()) return {};
+    if (is_first_cut(w)) return {.cuts = 1, .rows = 2 * boundary.rows, .combines = 1};
+    return {.cuts = 1, .rows = boundary.rows, .combines = 0};
+  }
+
+  constexpr void write_combine(std::int32_t i, const Boundary& first_cut, std::int32_t w,
+                               std::int32_t partial) {
+    std::int32_t low = w;  // the last boundary of this item
+    std::int32_t high = num_workers_;
+    while (low < high) {
+      const std::int32_t middle = (low + high + 1) / 2;
+      if (memory_.boundary[middle].item <= first_cut.item) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    PlacedTile at;
+    index_.find_item(first_cut.item, at);
+    cta_.store(in_.plan + in_.layout.combine(i), at.combine(partial, low - w + 2));
+  }
+
+  /// Pieces: partial rows and combines before each thread's tiles, and where each worker begins.
+  constexpr void number_pieces() {
+    const Chunks tiles = index_.tile_chunks();
+    cta_.template scan<PartialSum>(
+        tiles.active(),
+        [&](int t) {
+          PartialSum sum;
+          PlacedTile at;
+          for (std::int32_t i = tiles.begin(t); i < tiles.end(t); ++i) {
+            index_.find_tile(i, at);
+            sum = sum + partials_of(at);
+          }
+          return sum;
+        },
+        [&](int t, const PartialSum& before, const PartialSum& all) {
+          memory_.rows_before[t] = static_cast<std::int32_t>(before.rows);
+          memory_.combines_before[t] = static_cast<std::int32_t>(before.combines);
+          if (t > 0) return;
+          const std::int64_t heads = shape_.num_kv_heads;
+          totals_.rows = static_cast<std::int32_t>(all.rows);
+          totals_.combines = static_cast<std::int32_t>(all.combines);
+          // Rows of heads could pass 2^63 where those of one head are past 2^31 by far.
+          const std::int64_t rows = all.rows > kMaxInt32 ? all.rows : all.rows * heads;
+          set_counts(totals_.pieces * heads, all.combines * heads, rows);
+        });
+    if (totals_.overflow) return;
+    const Chunks workers(std::int64_t{num_workers_} + 1, cta_.num_threads());
+    cta_.each(workers.active(), [&](int t) {
+      for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) {
+        memory_.worker_begin[w] = totals_.mode == CutMode::kEven ? std::min(w, totals_.num_tasks)
+                                                                 : tasks_before(w * totals_.share);
+      }
+    });
+  }
+
+  constexpr PartialSum partials_of(const PlacedTile& at) const {
+    const std::int64_t pieces = num_pieces(shape_, at.tile);
+    if (pieces == 1) return {};
+    return {.rows = pieces * at.num_rows(), .combines = 1};
+  }
+
+  /// kFixed: the tasks that begin before a position of the batch's cost.
+  constexpr std::int32_t tasks_before(std::int64_t position) const {
+    if (position >= totals_.cost * shape_.num_kv_heads) return totals_.num_tasks;
+    const auto head = static_cast<std::int32_t>(position / totals_.cost);
+    const std::int64_t offset = position % totals_.cost;
+    std::int32_t tile = 0;
+    PlacedTile at;
+    const std::int64_t tile_offset = offset - index_.find_cost(offset, tile, at);
+    const std::int32_t chunk = static_cast<std::int32_t>(tile / index_.tile_chunks().length);
+    std::int32_t pieces = memory_.pieces_before[chunk];
+    PlacedTile earlier;
+    for (std::int32_t i = index_.tile_chunks().begin(chunk); i < tile; ++i) {
+      index_.find_tile(i, earlier);
+      pieces += num_pieces(shape_, earlier.tile);
+    }
+    return head * static_cast<std::int32_t>(totals_.pieces) + pieces +
+           plan::pieces_before(shape_, at.tile, tile_offset);
+  }
+
+  constexpr void emit_shares() {
+    const Chunks tasks(totals_.num_tasks, cta_.num_threads());
+    cta_.each(cta_.num_threads(), [&](int t) {
+      PlacedTile at;
+      for (std::int32_t j = tasks.begin(t); j < tasks.end(t); ++j) {
+        const std::int32_t w = last_at_most(memory_.worker_begin, num_workers_ + 1, j);
+        const Boundary begin = memory_.boundary[w];
+        const Boundary end = memory_.boundary[w + 1];
+        const bool begins_at_cut = begin.cuts() && j == memory_.worker_begin[w];
+        const bool ends_at_cut = end.cuts() && j + 1 == memory_.worker_begin[w + 1];
+        index_.find_item(begin.item + (j - memory_.worker_begin[w]), at);
+        const std::int32_t partial = begins_at_cut ? begin.partial
+                                     : ends_at_cut ? end.partial - end.rows
+                                                   : -1;
+        write_task(j, at.task(begins_at_cut ? begin.kv : at.tile.kv_begin,
+                              ends_at_cut ? end.kv : at.tile.kv_end, partial, w));
+      }
+      write_head(t);
+    });
+  }
+
+  constexpr void emit_pieces() {
+    const Chunks tasks(totals_.num_tasks, cta_.num_threads());
+    cta_.each(cta_.num_threads(), [&](int t) {
+      if (tasks.begin(t) < tasks.end(t)) emit_run(tasks.begin(t), tasks.end(t));
+      write_head(t);
+    });
+  }
+
+  /// Tasks [first, last) of even or fixed pieces.
+  constexpr void emit_run(std::int32_t first, std::int32_t last) {
+    const auto pieces_of_head = static_cast<std::int32_t>(totals_.pieces);
+    std::int32_t head = first / pieces_of_head;
+    std::int32_t piece = first % pieces_of_head;  // of the head, then of the tile
+    const std::int32_t chunk =
+        last_at_most(memory_.pieces_before, index_.tile_chunks().active(), piece);
+    piece -= memory_.pieces_before[chunk];
+    std::int32_t tile = index_.tile_chunks().begin(chunk);
+    std::int32_t rows = head * totals_.rows + memory_.rows_before[chunk];
+    std::int32_t combines = head * totals_.combines + memory_.combines_before[chunk];
+    PlacedTile at;
+    index_.find_tile(tile, at);
+    std::int32_t pieces = num_pieces(shape_, at.tile);
+    const auto next_tile = [&] {
+      const PartialSum done = partials_of(at);
+      rows += static_cast<std::int32_t>(done.rows);
+      combines += static_cast<std::int32_t>(done.combines);
+      piece -= pieces;
+      if (++tile == index_.tiles_of_head()) {
+        tile = 0;
+        ++head;
+      }
+      index_.find_tile(tile, at);
+      pieces = num_pieces(shape_, at.tile);
+    };
+    std::int32_t w = last_at_most(memory_.worker_begin, num_workers_ + 1, first);
+    for (std::int32_t j = first; j < last; ++j, ++piece) {
+      while (piece >= pieces) next_tile();
+      while (memory_.worker_begin[w + 1] <= j) ++w;
+      at.head = head;
+      const std::int32_t partial = pieces == 1 ? -1 : rows + piece * at.num_rows();
+      write_task(j, at.task(piece_begin(shape_, at.tile, piece, pieces),
+                            piece_begin(shape_, at.tile, piece + 1, pieces), partial, w));
+      if (piece == 0 && pieces > 1) {
+        cta_.store(in_.plan + in_.layout.combine(combines), at.combine(rows, pieces));
+      }
+    }
+  }
+
+  /// A plan without tasks; `needed` of them did not fit, where there are any.
+  constexpr void finish_empty(std::int64_t needed) {
+    const std::int64_t combines = totals_.overflow ? totals_.num_combines : 0;
+    const std::int64_t rows = totals_.overflow ? totals_.num_partial_rows : 0;
+    cta_.each(cta_.num_threads(), [&](int) {});  // all have read the totals
+    const Chunks workers(std::int64_t{num_workers_} + 1, cta_.num_threads());
+    cta_.each(workers.active(), [&](int t) {
+      for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) memory_.worker_begin[w] = 0;
+      if (t > 0) return;
+      totals_.num_tasks = totals_.num_combines = totals_.num_partial_rows = 0;
+      if (needed > 0) {
+        cta_.report(FaultKind::kPlanOverflow, needed, combines, in_.layout.words, rows);
+      }
+    });
+    cta_.each(cta_.num_threads(), [&](int t) { write_head(t); });
+  }
+
+  constexpr void write_task(std::int32_t j, const Task& task) {
+    cta_.store(in_.plan + in_.layout.task(j), task);
+  }
+
+  /// worker_begin by all threads, the header by the first.
+  constexpr void write_head(int t) {
+    const Chunks workers(std::int64_t{num_workers_} + 1, cta_.num_threads());
+    std::int32_t* worker_begin = in_.plan + in_.layout.worker_begin();
+    for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) {
+      worker_begin[w] = memory_.worker_begin[w];
+    }
+    if (t > 0) return;
+    Header header = in_.header;
+    header.num_requests = index_.num_requests();
+    header.num_tokens = static_cast<std::int32_t>(in_.lengths.q_end(index_.num_requests()));
+    header.num_tasks = totals_.num_tasks;
+    header.num_combines = totals_.num_combines;
+    header.num_partial_rows = totals_.num_partial_rows;
+    // Of all tiles, those that no combine names have one task, which is no partial.
+    header.num_partials = totals_.num_tasks == 0
+                              ? 0
+                              : totals_.num_tasks - (index_.tiles_of_head() * shape_.num_kv_heads -
+                                                     totals_.num_combines);
+    header.lengths_hash[0] = totals_.lengths_hash;
+    cta_.store(in_.plan, header);
+  }
+
+  constexpr void set_counts(std::int64_t tasks, std::int64_t combines, std::int64_t rows) {
+    constexpr std::int64_t kMost = kMaxInt32;
+    totals_.num_tasks = static_cast<std::int32_t>(std::min(tasks, kMost));
+    totals_.num_combines = static_cast<std::int32_t>(std::min(combines, kMost));
+    totals_.num_partial_rows = static_cast<std::int32_t>(std::min(rows, kMost));
+    totals_.overflow = !in_.holds(tasks, combines, rows);
+  }
+
+  Cta& cta_;
+  const BalanceInput& in_;
+  const PlanShape& shape_;
+  BalanceMemory& memory_;
+  BalanceTotals& totals_;
+  BatchIndex index_;
+  std::int32_t num_workers_;
+};
+
+}  // namespace hpcattn::plan

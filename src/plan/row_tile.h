@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a GPU's planner knows of a batch: its lengths, its tiles of rows, and what each tile costs.
+// constexpr, for the host and the device.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "src/plan/device_layout.h"
+#include "src/plan/rows.h"
+
+namespace hpcattn::plan {
+
+inline constexpr std::int32_t kMaxInt32 = 0x7fffffff;
+
+/// For a >= 0, b > 0.
+template <typename T>
+constexpr T ceil_div(T a, T b) {
+  return a / b + (a % b == 0 ? 0 : 1);
+}
+
+/// What a cta's work costs, in units of 100 clocks of a cta that shares its multiprocessor with
+/// another. Their ratios alone matter: they decide which share of a mixed batch is one worker's.
+struct TileCosts {
+  std::int32_t overhead = 0;     // of a tile: its task is read, Q loaded, O written
+  std::int32_t narrow_step = 0;  // kDeviceTileKv tokens for a narrow tile: bound by reading K and V
+  std::int32_t wide_step = 0;    // the same for a wide tile: bound by arithmetic
+  // Steps of a piece, at least: shorter ones cost more in starting and combining than they balance.
+  std::int32_t min_narrow = 1;
+  std::int32_t min_wide = 1;
+
+  constexpr std::int32_t step(bool wide) const { return wide ? wide_step : narrow_step; }
+  constexpr std::int32_t min_steps(bool wide) const { return wide ? min_wide : min_narrow; }
+  /// No worker's share is below this: two boundaries in one tile then lie min_steps apart.
+  constexpr std::int64_t min_share() const {
+    return std::int64_t{overhead} + std::max(min_narrow * narrow_step, min_wide * wide_step);
+  }
+};
+
+/// 64 tokens of bf16 at head dim 128 take 3.8k clocks narrow (32 KB at a 264th of an H200's
+/// bandwidth) and 6.4k clocks wide (128 rows by mma.sync); others follow in proportion to bytes and
+/// to rows times head dim. Starting a tile takes about as long as a narrow step, whatever its
+/// dtype.
+constexpr TileCosts tile_costs(int head_dim, int kv_bytes) {
+  constexpr int kNarrowStep = 38;
+  constexpr int kWideStep = 64;
+  constexpr int kOverhead = 40;
+  constexpr int kMinPieceSteps = 4;  // narrow ones
+  TileCosts costs;
+  costs.overhead = kOverhead;
+  costs.narrow_step = std::max(kNarrowStep * head_dim * kv_bytes / (128 * 2), 1);
+  costs.wide_step = std::max(kWideStep * head_dim * tile_rows(head_dim).wide / (128 * 128), 1);
+  costs.min_narrow = kMinPieceSteps;
+  costs.min_wide =
+      std::clamp(kMinPieceSteps * costs.narrow_step / costs.wide_step, 1, kMinPieceSteps);
+  return costs;
+}
+
+/// What all tiles of a plan have in common.
+struct PlanShape {
+  Mask mask;
+  TileRows rows;
+  TileCosts costs;
+  std::int32_t num_kv_heads = 1;
+  std::int32_t group = 1;        // query heads of a KV head
+  std::int32_t fixed_split = 0;  // KV tokens, a multiple of kDeviceTileKv; 0: balanced
+};
+
+/// One request, its lengths clamped to what can be: neither negative, nor over 2^31 rows.
+struct Request {
+  std::int32_t first_token = 0;
+  std::int32_t num_tokens = 0;
+  std::int32_t kv_len = 0;
+};
+
+/// Differs, most likely, for other lengths or another order of them.
+constexpr std::uint32_t hash_of(std::int32_t i, const Request& request) {
+  std::uint32_t hash = static_cast<std::uint32_t>(i) * 0x9e3779b9U;
+  hash = (hash ^ static_cast<std::uint32_t>(request.num_tokens)) * 0x85ebca6bU;
+  hash = (hash ^ (hash >> 15) ^ static_cast<std::uint32_t>(request.kv_len)) * 0xc2b2ae35U;
+  return hash ^ (hash >> 13);
+}
+
+/// Where lengths are read.
+struct Lengths {
+  const std::int32_t* cu_seqlens_q = nullptr;  // [num_requests + 1]
+  std::int64_t cu_seqlens_q_stride = 1;
+  const std::int32_t* kv_lens = nullptr;  // [num_requests], or [num_requests + 1] if cumulative
+  std::int64_t kv_lens_stride = 1;
+  std::int32_t num_requests = 0;
+  bool kv_cumulative = false;
+
+  constexpr std::int64_t q_end(std::int64_t i) const {
+    return cu_seqlens_q[i * cu_seqlens_q_stride];
+  }
+  constexpr std::int64_t kv_value(std::int64_t i) const { return kv_lens[i * kv_lens_stride]; }
+
+  constexpr Request request(std::int64_t i, std::int32_t group) const {
+    const std::int64_t first = q_end(i);
+    const std::int64_t num_tokens = q_end(i + 1) - first;
+    const std::int64_t kv = kv_cumulative ? kv_value(i + 1) - kv_value(i) : kv_value(i);
+    constexpr std::int64_t kZero = 0;
+    constexpr std::int64_t kMost = kMaxInt32;
+    return {.first_token = static_cast<std::int32_t>(first),
+            .num_tokens = static_cast<std::int32_t>(std::clamp(num_tokens, kZero, kMost / group)),
+            .kv_len = static_cast<std::int32_t>(std::clamp(kv, kZero, kMost))};
+  }
+};
+
+/// A length that can not be, as FaultKind::kLength tells it.
+struct LengthFault {
+  std::int64_t which = 0;  // 0: cu_seqlens_q, 1: kv_lens or cu_seqlens_k
+  std::int64_t index = 0;
+  std::int64_t value = 0;
+  std::int64_t limit = kMaxInt32;
+};
+
+/// Calls report(LengthFault) for what is wrong with request `i`.
+template <typename Report>
+constexpr void check_request(const Lengths& lengths, std::int64_t i, std::int32_t group,
+                             const Report& report) {
+  const std::int64_t first = lengths.q_end(i);
+  const std::int64_t next = lengths.q_end(i + 1);
+  const std::int64_t most_tokens = kMaxInt32 / group;
+  if (i == 0 && first != 0) report({.which = 0, .index = 0, .value = first, .limit = 0});
+  if (next < first) report({.which = 0, .index = i + 1, .value = next});
+  if (next - first > most_tokens) {
+    report({.which = 0, .index = i + 1, .value = next, .limit = first + most_tokens});
+  }
+  const std::int64_t kv_idx = lengths.kv_cumulative ? i + 1 : i;
+  const std::int64_t least = lengths.kv_cumulative ? lengths.kv_value(i) : 0;
+  const std::int64_t kv = lengths.kv_value(kv_idx);
+  if (kv < least) report({.which = 1, .index = kv_idx, .value = kv});
+}
+
+/// Tiles of one KV head of a request.
+constexpr std::int32_t num_row_tiles(const PlanShape& shape, std::int32_t num_tokens) {
+  const std::int32_t rows = num_tokens * shape.group;
+  if (rows <= shape.rows.narrow) return rows > 0 ? 1 : 0;
+  return ceil_div(rows, std::int32_t{shape.rows.wide});
+}
+
+/// Some rows of one KV head of a request, and the KV tokens that any of them sees.
+struct RowTile {
+  std::int32_t row_begin = 0;
+  std::int32_t row_end = 0;
+  std::int32_t kv_begin = 0;
+  std::int32_t kv_end = 0;
+  bool wide = false;
+
+  constexpr std::int32_t first_step() const { return kv_begin / kDeviceTileKv; }
+  /// Steps of a kernel: they begin at multiples of kDeviceTileKv.
+  constexpr std::int32_t steps() const {
+    return kv_end > kv_begin ? (kv_end - 1) / kDeviceTileKv + 1 - first_step() : 0;
+  }
+  constexpr std::int64_t cost(const TileCosts& costs) const {
+    return costs.overhead + std::int64_t{steps()} * costs.step(wide);
+  }
+};
+
+constexpr RowTile row_tile(const PlanShape& shape, const Request& request, std::int32_t index) {
+  const std::int32_t rows = request.num_tokens * shape.group;
+  RowTile tile;
+  tile.wide = rows > shape.rows.narrow;
+  std::int32_t first_token = 0;
+  std::int32_t last_token = request.num_tokens - 1;
+  tile.row_end = rows;
+  if (tile.wide) {
+    tile.row_begin = index * shape.rows.wide;
+    tile.row_end =
+        rows - tile.row_begin > shape.rows.wide ? tile.row_begin + shape.rows.wide : rows;
+    first_token = tile.row_begin / shape.group;
+    last_token = (tile.row_end - 1) / shape.group;
+  }
+  const std::int64_t before = std::int64_t{request.kv_len} - request.num_tokens;
+  const KvRange seen =
+      visible_to_any(shape.mask, before + first_token, before + last_token, request.kv_len);
+  tile.kv_begin = static_cast<std::int32_t>(seen.begin);
+  tile.kv_end = static_cast<std::int32_t>(seen.end);
+  return tile;
+}
+
+}  // namespace hpcattn::plan

@@ -26,7 +26,7 @@ template <int kElementBytes>
 struct LaneCodes {
   static constexpr int kWords = kLaneElements * kElementBytes / 4;
   static constexpr int kPerWord = 4 / kElementBytes;
-  std::uint32_t words[kWords];
+  std::uint32_t words[unsigned{kWords}];
 
   constexpr std::uint32_t code(int i) const {
     if constexpr (kElementBytes == 4) {
@@ -46,7 +46,7 @@ using LaneCodesOf = LaneCodes<static_cast<int>(size_bytes(kDType))>;
 /// An aligned access of several words, one instruction.
 template <int kWords>
 struct alignas(4 * kWords) WordGroup {
-  std::uint32_t words[kWords];
+  std::uint32_t words[unsigned{kWords}];
 };
 
 /// The first `count` codes of a row's piece, the others 0. `vectors`: all pieces of the tensor lie

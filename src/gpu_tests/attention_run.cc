@@ -57,7 +57,8 @@ GuardedTensor plan_memory(const AttentionGroup& group, std::int64_t num_tokens,
     capacity.max_kv_len =
         std::max<std::int64_t>(capacity.max_kv_len, kv_lens.data_as<std::int32_t>()[r]);
   }
-  return {DType::kInt32, {plan_words(group, capacity)}};
+  // A plan on a GPU is aligned to 16 bytes.
+  return {DType::kInt32, {plan_words(group, capacity)}, GuardSide::kBefore};
 }
 
 std::string paged_on_gpu(GpuLane& lane, PagedAttentionArgs args, PlanChoice plan) {

@@ -7,6 +7,7 @@
 # they include of src/ and include/, under the names by which they are included. A new file needs no
 # line here. Writing that source is a build step: this same file, run by `cmake -P`.
 if(CMAKE_SCRIPT_MODE_FILE)
+  cmake_policy(SET CMP0057 NEW)  # IN_LIST; a script has no policies of a project
   string(REPLACE "|" ";" files "${FILES}")
   # The list grows while it is walked: by what the host's headers are included.
   set(i 0)

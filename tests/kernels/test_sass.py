@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every kernel compiles for every arch, and its machine code is what it should be.
+
+NVRTC needs no GPU, and neither does reading SASS. By default sm_90a is compiled whole and the other
+archs in part; HPCATTN_LONG_TESTS=1 compiles all for all.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from cubins import Cubin, compile_variants, find_cuobjdump, find_nvrtc, find_tool
+
+ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100")
+MOST_SECONDS = 10.0
+# Of attention's variants one in so many is compiled by default: a few of each kernel, all dtypes
+# and head dims among them over the archs.
+EVERY = {"sm_80": 8, "sm_86": 24, "sm_89": 24, "sm_90a": 4, "sm_100": 24}
+LONG = "HPCATTN_LONG_TESTS" in os.environ
+
+
+@pytest.fixture(scope="module", params=ARCHS)
+def cubins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Cubin]:
+    tool, nvrtc = find_tool(), find_nvrtc()
+    if tool is None:
+        pytest.skip("hpcattn_variants is not built: `make test-cpp` builds it")
+    if nvrtc is None:
+        pytest.skip("no libnvrtc: install a torch with CUDA, or set HPCATTN_NVRTC")
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    every = 1 if LONG else EVERY[request.param]
+    found = []
+    for family in ("attention", "plan", "store", "rope", "merge"):
+        options = ["--family", family]
+        if family in ("attention", "rope"):
+            options += ["--every", str(every if family == "attention" else min(every, 4))]
+        found += compile_variants(tool, nvrtc, request.param, folder, options)
+    assert found, "no variants"
+    return found
+
+
+def failures(cubins: list[Cubin], what_is_wrong: object) -> list[str]:
+    assert callable(what_is_wrong)
+    named = [(cubin, what_is_wrong(cubin)) for cubin in cubins if not cubin.error]
+    return [f"{cubin.name} for {cubin.arch}: {wrong}" for cubin, wrong in named if wrong]
+
+
+def test_every_variant_compiles_in_time(cubins: list[Cubin]) -> None:
+    assert [f"{cubin.name}: {cubin.error}" for cubin in cubins if cubin.error] == []
+    slow = [
+        f"{cubin.name} {cubin.seconds:.1f} s" for cubin in cubins if cubin.seconds > MOST_SECONDS
+    ]
+    assert slow == []
+
+
+def test_no_device_code_prints_or_stops(cubins: list[Cubin]) -> None:
+    def wrong(cubin: Cubin) -> str:
+        code = Path(cubin.file).read_bytes()
+        words = [w.decode() for w in (b"vprintf", b"__assertfail", b"__trap") if w in code]
+        return ", ".join(words)
+
+    assert failures(cubins, wrong) == []
+
+
+@pytest.mark.skipif(find_cuobjdump() is None, reason="no cuobjdump: install triton (torch's)")
+def test_nothing_spills(cubins: list[Cubin]) -> None:
+    def wrong(cubin: Cubin) -> str:
+        stack = {key: cubin.usage[key] for key in ("STACK", "LOCAL") if cubin.usage[key] > 0}
+        local = [opcode for opcode in ("LDL", "STL") if cubin.has(opcode)]
+        return f"{stack} {local}" if stack or local else ""
+
+    assert failures(cubins, wrong) == []
+
+
+@pytest.mark.skipif(find_cuobjdump() is None, reason="no cuobjdump: install triton (torch's)")
+def test_nothing_traps(cubins: list[Cubin]) -> None:
+    assert failures(cubins, lambda cubin: "BPT" if cubin.has("BPT") else "") == []
+
+
+@pytest.mark.skipif(find_cuobjdump() is None, reason="no cuobjdump: install triton (torch's)")
+def test_attention_multiplies_on_tensor_cores_and_loads_ahead(cubins: list[Cubin]) -> None:
+    def wrong(cubin: Cubin) -> str:
+        if cubin.family != "attention" or "combine" in cubin.name:
+            return ""
+        return ", ".join(f"no {opcode}" for opcode in ("HMMA", "LDGSTS") if not cubin.has(opcode))
+
+    assert failures(cubins, wrong) == []

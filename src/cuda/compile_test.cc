@@ -49,6 +49,20 @@ TEST(CudaSources, IncludesAreFollowed) {
   EXPECT_EQ(names_of(""), "");
 }
 
+TEST(CudaSources, AFolderOfOnesOwnTakesTheirPlace) {
+  in_new_process([] {
+    const TemporaryFolder folder;
+    std::filesystem::create_directories(folder.path("src/plan"));
+    write_text(folder.path("src/plan/rows.h"), "#include \"kernels/tile/fault.h\"");
+    set_variable("HPCATTN_KERNEL_DIR", folder.path());
+    const std::vector<EmbeddedSource> found = included_sources("#include \"src/plan/rows.h\"");
+    ASSERT_EQ(found.size(), 3u);
+    EXPECT_STREQ(found[0].name, "cstdint");
+    EXPECT_STREQ(found[1].name, "kernels/tile/fault.h");
+    EXPECT_STREQ(found[2].text, "#include \"kernels/tile/fault.h\"");
+  });
+}
+
 TEST(Nvrtc, MissingOnesAreListedWithTheWayOut) {
   in_new_process([] {
     set_variable("HPCATTN_NVRTC", "/nowhere/libnvrtc.so.13");

@@ -2,7 +2,11 @@
 #include "src/cuda/sources.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <map>
+#include <mutex>
 
 namespace hpcattn::cuda {
 namespace {
@@ -26,6 +30,21 @@ std::string_view included_name(std::string_view line) {
   return end == std::string_view::npos ? std::string_view() : line.substr(0, end);
 }
 
+/// The text of an embedded source, or of the file that stands for it (HPCATTN_KERNEL_DIR).
+const char* text_of(const EmbeddedSource& embedded) {
+  const char* folder = std::getenv("HPCATTN_KERNEL_DIR");
+  if (folder == nullptr || *folder == '\0') return embedded.text;
+  static std::mutex mutex;
+  static std::map<std::string, std::string> replaced;
+  const std::lock_guard lock(mutex);
+  const std::string path = std::string(folder) + "/" + embedded.name;
+  const auto known = replaced.find(path);
+  if (known != replaced.end()) return known->second.c_str();
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return embedded.text;
+  return (replaced[path] = std::string(std::istreambuf_iterator<char>(file), {})).c_str();
+}
+
 using Found = std::map<std::string_view, const char*>;
 
 void add_includes(std::string_view source, Found& found) {
@@ -36,8 +55,9 @@ void add_includes(std::string_view source, Found& found) {
     if (name.empty() || found.contains(name)) continue;
     for (const EmbeddedSource& embedded : embedded_sources()) {
       if (name != embedded.name) continue;
-      found[embedded.name] = embedded.text;
-      add_includes(embedded.text, found);
+      const char* text = text_of(embedded);
+      found[embedded.name] = text;
+      add_includes(text, found);
     }
   }
 }

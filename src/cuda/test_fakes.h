@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <string>
 
@@ -18,6 +19,16 @@
 
 namespace hpcattn::cuda {
 
+/// What failed in this process so far, on stderr: that is what a death test shows of its child.
+inline void show_failures() {
+  const testing::TestResult& result =
+      *testing::UnitTest::GetInstance()->current_test_info()->result();
+  for (int i = 0; i < result.total_part_count(); ++i) {
+    const testing::TestPartResult& part = result.GetTestPartResult(i);
+    if (part.failed()) std::cerr << "line " << part.line_number() << ": " << part.message() << '\n';
+  }
+}
+
 /// Runs `body` in a new process, where its expectations must hold.
 template <typename Body>
 void in_new_process(const Body& body) {
@@ -25,6 +36,7 @@ void in_new_process(const Body& body) {
   EXPECT_EXIT(
       {
         body();
+        show_failures();
         std::exit(testing::Test::HasFailure() ? 1 : 0);
       },
       testing::ExitedWithCode(0), "");

@@ -61,6 +61,7 @@ struct PagedAttentionArgs {
   Tensor lse;  // optional [num_tokens, num_q_heads] float32; -inf past cu_seqlens_q's end
   AttentionOptions options;
   Tensor plan;  // optional: made by make_plan for this group and batch; else made in the call
+  std::int64_t fixed_split = 0;  // as the plan was made with; without a plan, for the one made here
 };
 
 /// Throws InvalidArgument or Unsupported, and has then written nothing.
@@ -78,6 +79,7 @@ struct PackedAttentionArgs {
   Tensor lse;           // as in PagedAttentionArgs
   AttentionOptions options;
   Tensor plan;
+  std::int64_t fixed_split = 0;  // as in PagedAttentionArgs
 };
 
 /// Throws InvalidArgument or Unsupported, and has then written nothing.

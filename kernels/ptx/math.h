@@ -76,7 +76,9 @@ inline std::uint32_t widen2(std::uint32_t bytes) {
     const std::uint32_t fields = (spread & 0x80008000U) | ((spread & 0x7f007f00U) >> kShift);
     constexpr std::uint32_t kFactor = kE4M3 ? 0x7b807b80U : 0x77807780U;
     std::uint32_t pair;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(pair) : "r"(fields), "r"(kFactor), "r"(0x80008000U));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n"
+        : "=r"(pair)
+        : "r"(fields), "r"(kFactor), "r"(0x80008000U));
     return pair;
   }
 }

@@ -35,8 +35,8 @@ inline void mma_m16n8k16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32
 }
 
 /// kMatrices (2 or 4) of 8 rows of 16 bytes each; lane l gives the address of row l % 8 of matrix
-/// l / 8. A lane gets bytes 4t .. 4t + 3 of row g; kTranspose: of b16 elements, rows 2t and 2t + 1 of
-/// column g.
+/// l / 8. A lane gets bytes 4t .. 4t + 3 of row g; kTranspose: of b16 elements, rows 2t and 2t + 1
+/// of column g.
 template <int kMatrices, bool kTranspose>
 inline void ldmatrix(std::uint32_t (&r)[kMatrices], std::uint32_t shared) {
   static_assert(kMatrices == 2 || kMatrices == 4);

@@ -4,8 +4,8 @@
 
 namespace hpcattn::ptx {
 
-/// threadIdx.x, read where it stands: what is computed from it is not kept in registers (or spilled)
-/// across a loop that needs them all.
+/// threadIdx.x, read where it stands: what is computed from it is not kept in registers (or
+/// spilled) across a loop that needs them all.
 inline int thread_index_here() {
   int index;
   asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(index));

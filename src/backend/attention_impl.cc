@@ -172,6 +172,7 @@ void HpcAttentionImpl::attend(const HpcAttentionForwardArgs& args,
   if (writes && args.key.defined()) {
     // The store comes first, so what the attention would refuse is looked at before it.
     ops::check_paged_attention(attention);
+    ops::check_paged_attention_values(attention, execution);
     if (attention.plan.defined()) {
       plan::view_for(attention.plan, group_of(attention), attention.cu_seqlens_q,
                      attention.kv_lens);

@@ -33,9 +33,10 @@ struct Common {
 
 void check_query(const Common& c) {
   check_shape(c.op, "q", c.q, {kAnySize, kAnySize, kAnySize});
-  check_supported(c.q.device().type == DeviceType::kCpu, c.op, ": q is on ",
-                  to_string(c.q.device()),
-                  "; this build has kernels for the cpu alone. Move the tensors to the cpu.");
+  check_supported(c.q.device().type == DeviceType::kCpu || c.q.dtype() != DType::kFloat32, c.op,
+                  ": q has dtype float32 on ", to_string(c.q.device()),
+                  ", expected float16, bfloat16 or float8_e4m3: float32 attention runs on the cpu "
+                  "alone. Convert q, K and V, or move the tensors to the cpu.");
   check_last_contiguous(c.op, "q", c.q);
   check(c.q.size(1) > 0, c.op, ": q has no heads (", to_string(c.q), ").");
   check_supported(head_dim_supported(c.q.size(2)), c.op, ": head_dim is ", c.q.size(2),
@@ -85,22 +86,6 @@ void check_outputs_apart_from_indices(const Common& c, std::initializer_list<Nam
   check_outputs_apart(c.op, outputs, factors);
 }
 
-/// Of the tokens that are computed: a scale of padding may be anything.
-void check_query_scale_values(const Common& c) {
-  const Tensor& scale = c.options.q_scale;
-  const bool per_token = scale.rank() == 2;
-  const std::int64_t tokens = per_token ? index_at(c.cu_seqlens_q, c.cu_seqlens_q.size(0) - 1) : 1;
-  for (std::int64_t token = 0; token < tokens; ++token) {
-    for (std::int64_t head = 0; head < (per_token ? scale.size(1) : 1); ++head) {
-      const std::int64_t offset =
-          token * scale.stride(0) + (per_token ? head * scale.stride(1) : 0);
-      const float value = scale.data_as<const float>()[offset];
-      check(std::isfinite(value) && value >= 0.0F, c.op, ": q_scale of token ", token, ", head ",
-            head, " is ", value, ", expected a finite scale, 0 or more.");
-    }
-  }
-}
-
 void check_query_scale(const Common& c) {
   const Tensor& scale = c.options.q_scale;
   if (!is_fp8(c.q.dtype())) {
@@ -118,7 +103,6 @@ void check_query_scale(const Common& c) {
         to_string(scale), " with a null pointer, expected memory.");
   check_dtype(c.op, "q_scale", scale, {DType::kFloat32});
   check_device(c.op, "q_scale", scale, c.q.device());
-  check_query_scale_values(c);
 }
 
 void check_scale_of(const Common& c, std::string_view arg, const Tensor& scale, std::string_view of,
@@ -143,21 +127,11 @@ void check_options(const Common& c) {
     check_shape(c.op, "alibi_slopes", o.alibi_slopes, {c.q.size(1)});
     check_dtype(c.op, "alibi_slopes", o.alibi_slopes, {DType::kFloat32});
     check_device(c.op, "alibi_slopes", o.alibi_slopes, c.q.device());
-    for (std::int64_t head = 0; head < o.alibi_slopes.size(0); ++head) {
-      const float slope = o.alibi_slopes.data_as<const float>()[head * o.alibi_slopes.stride(0)];
-      check(std::isfinite(slope), c.op, ": alibi_slopes[", head, "] is ", slope,
-            ", expected a finite number.");
-    }
   }
   if (o.sinks.defined()) {
     check_shape(c.op, "sinks", o.sinks, {c.q.size(1)});
     check_dtype(c.op, "sinks", o.sinks, {DType::kFloat32, DType::kFloat16, DType::kBFloat16});
     check_device(c.op, "sinks", o.sinks, c.q.device());
-    for (std::int64_t head = 0; head < o.sinks.size(0); ++head) {
-      const float sink = load_float(o.sinks.data(), o.sinks.dtype(), head * o.sinks.stride(0));
-      check(sink < std::numeric_limits<float>::infinity(), c.op, ": sinks[", head, "] is ", sink,
-            ", expected a number or -inf (no sink).");
-    }
   }
   check_query_scale(c);
   check_scale_of(c, "k_scale", o.k_scale, c.k_name, c.k, c.k.size(-2));
@@ -173,33 +147,6 @@ void check_index_tensor(const Common& c, std::string_view arg, const Tensor& ten
 void check_cu_seqlens_q(const Common& c, std::int64_t num_requests) {
   check_shape(c.op, "cu_seqlens_q", c.cu_seqlens_q, {num_requests + 1});
   check_index_tensor(c, "cu_seqlens_q", c.cu_seqlens_q);
-  check_cu_seqlens(c.op, "cu_seqlens_q", c.cu_seqlens_q, c.q.size(0), "tokens in q");
-}
-
-/// Lengths that the table holds, and page ids inside the pool where a row sees their keys.
-void check_pages(const PagedAttentionArgs& args) {
-  constexpr std::string_view kOp = "paged_attention";
-  const std::int64_t page_size = args.k_cache.size(1);
-  const std::int64_t num_pages = args.k_cache.size(0);
-  const std::int64_t capacity = args.page_table.size(1) * page_size;
-  // Clamped as group_of does: plan::visible adds the window to a position.
-  const std::int64_t window = std::min<std::int64_t>(args.options.window.value_or(0), INT32_MAX);
-  const plan::Mask mask{.causal = args.options.causal, .window = window};
-  for (std::int64_t i = 0; i < args.kv_lens.size(0); ++i) {
-    const std::int64_t kv_len = index_at(args.kv_lens, i);
-    check(kv_len >= 0, kOp, ": kv_lens[", i, "] is ", kv_len, ", expected 0 or more.");
-    check(kv_len <= capacity, kOp, ": kv_lens[", i, "] is ", kv_len, ", page_table holds ",
-          args.page_table.size(1), " pages of ", page_size, " = ", capacity, " tokens.");
-    const std::int64_t num_tokens =
-        index_at(args.cu_seqlens_q, i + 1) - index_at(args.cu_seqlens_q, i);
-    if (num_tokens == 0) continue;
-    const plan::KvRange seen = plan::visible_to_any(mask, kv_len - num_tokens, kv_len - 1, kv_len);
-    for (std::int64_t page = seen.begin / page_size; page * page_size < seen.end; ++page) {
-      const std::int64_t id = index_at(args.page_table, i, page);
-      check(id >= -1 && id < num_pages, kOp, ": page_table[", i, ", ", page, "] is ", id,
-            ", expected a page id below ", num_pages, ", or -1 for none.");
-    }
-  }
 }
 
 }  // namespace
@@ -228,7 +175,6 @@ void check_paged_attention(const PagedAttentionArgs& args) {
   check_options(c);
   check_shape(c.op, "page_table", args.page_table, {args.kv_lens.size(0), kAnySize});
   check_index_tensor(c, "page_table", args.page_table);
-  check_pages(args);
   check_outputs_apart_from_indices(c, {{"cu_seqlens_q", &args.cu_seqlens_q},
                                        {"kv_lens", &args.kv_lens},
                                        {"page_table", &args.page_table},
@@ -256,7 +202,6 @@ void check_packed_attention(const PackedAttentionArgs& args) {
         ", expected one entry more than there are requests.");
   check_index_tensor(c, "cu_seqlens_k", args.cu_seqlens_k);
   check_cu_seqlens_q(c, args.cu_seqlens_k.size(0) - 1);
-  check_cu_seqlens(c.op, "cu_seqlens_k", args.cu_seqlens_k, c.k.size(0), "tokens in k");
   check_options(c);
   check_outputs_apart_from_indices(c, {{"cu_seqlens_q", &args.cu_seqlens_q},
                                        {"cu_seqlens_k", &args.cu_seqlens_k},

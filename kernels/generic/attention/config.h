@@ -44,6 +44,68 @@ struct RowInfo {
   float slope;   // ALiBi, in log2 units
 };
 
+/// Sizes that follow from a spec; the host asks for them at run time.
+struct AttentionLayout {
+  int q_stride = 0;  // bytes of a row in shared memory
+  int kv_stride = 0;
+  int fixed_bytes = 0;
+  TaskShape narrow;
+  TaskShape wide;
+
+  /// Shared memory: what the cta copies | row infos | page ids of the tiles in the ring | maxima
+  /// and sums of the kv warps | q | slots.
+  static constexpr int kStateBytes = 64;
+  static constexpr int kMaxSlots = 6;
+  static constexpr int kPagesBytes = kMaxSlots * plan::kDeviceTileKv * 4;
+  static constexpr int kReduceBytes = kAttentionWarps * 16 * 8;
+  static constexpr int info_bytes(int rows) { return rows * static_cast<int>(sizeof(RowInfo)); }
+
+  constexpr int bytes_of(const TaskShape& shape) const {
+    return fixed_bytes + shape.rows() * q_stride + shape.slots * shape.tile_kv * kv_stride;
+  }
+  constexpr int shared_bytes() const {
+    return bytes_of(narrow) > bytes_of(wide) ? bytes_of(narrow) : bytes_of(wide);
+  }
+  /// The ring holds K and V of one tile at least, and the accumulators of all kv warps at the end.
+  constexpr bool fits(int head_dim) const {
+    return narrow.slots >= 2 && wide.slots >= 2 &&
+           kAttentionWarps * 16 * (head_dim + 8) * 4 <= narrow.slots * narrow.tile_kv * kv_stride;
+  }
+};
+
+constexpr AttentionLayout attention_layout(const AttentionSpec& spec) {
+  // An odd number of 16-byte units a row: eight rows at the same column lie in unlike banks.
+  const auto padded = [](int row_bytes) { return (row_bytes / 16 | 1) * 16; };
+  const plan::TileRows rows = plan::tile_rows(spec.head_dim);
+  AttentionLayout layout;
+  layout.q_stride = padded(spec.head_dim * 2);
+  layout.kv_stride = padded(spec.head_dim * static_cast<int>(size_bytes(spec.kv_dtype)));
+  layout.fixed_bytes = (AttentionLayout::kStateBytes + AttentionLayout::info_bytes(rows.wide) +
+                        AttentionLayout::kPagesBytes + AttentionLayout::kReduceBytes + 15) /
+                       16 * 16;
+  const auto slots_of = [&](int tile_rows, int tile_kv) {
+    const int room = spec.shared_budget - layout.fixed_bytes - tile_rows * layout.q_stride;
+    const int slots = room / (tile_kv * layout.kv_stride);
+    return slots > AttentionLayout::kMaxSlots ? AttentionLayout::kMaxSlots : slots;
+  };
+  // Few rows: all of them with each warp, the tokens of a tile dealt out.
+  layout.narrow = {.row_warps = 1,
+                   .kv_warps = 4,
+                   .row_tiles = 1,
+                   .tile_kv = 64,
+                   .slots = slots_of(rows.narrow, 64)};
+  // Many rows: dealt out to the warps. Up to 128 dims a warp has 32, which halves its reads of
+  // shared memory; above, the accumulator of 32 rows does not fit the registers.
+  const int tile_kv = slots_of(rows.wide, 64) >= 2 ? 64 : 32;
+  layout.wide = {.row_warps = 4,
+                 .kv_warps = 1,
+                 .row_tiles = rows.wide / 64,
+                 .tile_kv = tile_kv,
+                 .slots = slots_of(rows.wide, tile_kv)};
+  return layout;
+}
+
+/// The same at compile time, for the kernel.
 template <AttentionSpec kSpec>
 struct AttentionConfig {
   /// K, V and q become this on their way to the tensor cores, all of them exactly.
@@ -53,54 +115,19 @@ struct AttentionConfig {
   static constexpr int kHeadDim = kSpec.head_dim;
   static_assert(kHeadDim % 16 == 0);
 
-  /// An odd number of 16-byte units a row: eight rows at the same column lie in unlike banks.
-  static constexpr int padded(int row_bytes) { return (row_bytes / 16 | 1) * 16; }
-  static constexpr int kQStride = padded(kHeadDim * 2);
-  static constexpr int kKvStride = padded(kHeadDim * kKvBytes);
-
-  static constexpr plan::TileRows kRows = plan::tile_rows(kHeadDim);
-  static constexpr int kMaxSlots = 6;
-
-  // Shared memory: what the cta copies | row infos | page ids of the tiles in the ring | maxima and
-  // sums of the kv warps | q | slots.
-  static constexpr int kStateBytes = 64;
-  static constexpr int kInfoBytes = kRows.wide * static_cast<int>(sizeof(RowInfo));
-  static constexpr int kPagesBytes = kMaxSlots * plan::kDeviceTileKv * 4;
-  static constexpr int kReduceBytes = kAttentionWarps * 16 * 8;
-  static constexpr int kFixedBytes =
-      (kStateBytes + kInfoBytes + kPagesBytes + kReduceBytes + 15) / 16 * 16;
-
-  static constexpr int slots_of(int rows, int tile_kv) {
-    const int slots =
-        (kSpec.shared_budget - kFixedBytes - rows * kQStride) / (tile_kv * kKvStride);
-    return slots > kMaxSlots ? kMaxSlots : slots;
-  }
-  static constexpr TaskShape with_slots(TaskShape shape) {
-    shape.slots = slots_of(shape.rows(), shape.tile_kv);
-    return shape;
-  }
-
-  /// Few rows: all of them with each warp, the tokens of a tile dealt out.
-  static constexpr TaskShape kNarrow =
-      with_slots({.row_warps = 1, .kv_warps = 4, .row_tiles = 1, .tile_kv = 64});
-  /// Many rows: dealt out to the warps. Up to 128 dims a warp has 32, which halves its reads of
-  /// shared memory; above, the accumulator of 32 rows does not fit the registers.
-  static constexpr TaskShape kWide =
-      with_slots({.row_warps = 4,
-                  .kv_warps = 1,
-                  .row_tiles = kRows.wide / 64,
-                  .tile_kv = slots_of(kRows.wide, 64) >= 2 ? 64 : 32});
-  static_assert(kNarrow.rows() == kRows.narrow && kWide.rows() == kRows.wide);
-  static_assert(kNarrow.slots >= 2 && kWide.slots >= 2);
-
-  static constexpr int shared_bytes_of(const TaskShape& shape) {
-    return kFixedBytes + shape.rows() * kQStride + shape.slots * shape.tile_kv * kKvStride;
-  }
-  static constexpr int kSharedBytes = shared_bytes_of(kNarrow) > shared_bytes_of(kWide)
-                                          ? shared_bytes_of(kNarrow)
-                                          : shared_bytes_of(kWide);
-  // The kv warps of a narrow task leave half of their accumulators in the slots.
-  static_assert(2 * 16 * kHeadDim * 4 <= kNarrow.slots * kNarrow.tile_kv * kKvStride);
+  static constexpr AttentionLayout kLayout = attention_layout(kSpec);
+  static_assert(kLayout.fits(kHeadDim));
+  static constexpr int kQStride = kLayout.q_stride;
+  static constexpr int kKvStride = kLayout.kv_stride;
+  static constexpr int kFixedBytes = kLayout.fixed_bytes;
+  static constexpr int kMaxSlots = AttentionLayout::kMaxSlots;
+  static constexpr int kStateBytes = AttentionLayout::kStateBytes;
+  static constexpr int kPagesBytes = AttentionLayout::kPagesBytes;
+  static constexpr TaskShape kNarrow = kLayout.narrow;
+  static constexpr TaskShape kWide = kLayout.wide;
+  static constexpr int kInfoBytes = AttentionLayout::info_bytes(kWide.rows());
+  static_assert(kNarrow.rows() == plan::tile_rows(kHeadDim).narrow &&
+                kWide.rows() == plan::tile_rows(kHeadDim).wide);
 };
 
 }  // namespace hpcattn

@@ -67,8 +67,8 @@ inline void store_rows(const TaskOutput& target, int first_row,
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + tile * 16 + half * 8 + lane / 4;
       if (!target.live(row)) continue;
-      const RowResult result = target.finish(row, softmax.reference[tile][half],
-                                             softmax.sum[tile][half], lane % 4 == 0);
+      const RowResult result =
+          target.finish(row, softmax.reference[tile][half], softmax.sum[tile][half], lane % 4 == 0);
       target.store(row, result.factor, [&](const auto& visit) {
         Products::for_each_pair(output[tile], half, lane, visit);
       });

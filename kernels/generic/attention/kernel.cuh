@@ -8,6 +8,7 @@
 #include "kernels/generic/attention/load.h"
 #include "kernels/generic/attention/multiply.h"
 #include "kernels/generic/attention/params.h"
+#include "kernels/generic/attention/plan_fits.h"
 #include "kernels/generic/attention/query.h"
 #include "kernels/generic/attention/scores.h"
 #include "kernels/ptx/copy.h"
@@ -149,15 +150,15 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
   store_query<kSpec, kShape.rows()>(p, task, shared.q, thread);
   __syncthreads();
   if (thread == 0) {
-    // What the last row's window leaves out comes before, what the first row does not see yet after.
+    // What the last row's window leaves out comes before, what the first row does not see yet
+    // after.
     const int last = min(kShape.rows(), task.row_end - task.row_begin) - 1;
     shared.state->plain_begin = shared.infos[last].kv_begin;
     shared.state->plain_end = shared.infos[0].kv_end;
   }
 
   const RowInfo* const infos = shared.infos + first_row + lane / 4;
-  const std::uint32_t q_address =
-      ptx::shared_address(shared.q) + first_row * Config::kQStride;
+  const std::uint32_t q_address = ptx::shared_address(shared.q) + first_row * Config::kQStride;
   typename Products::Output output;
   HPCATTN_UNROLL
   for (int i = 0; i < kShape.row_tiles; ++i) {
@@ -186,14 +187,14 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
     slot = slot + 1 == kShape.slots ? 0 : slot + 1;
     const int token = tile * kShape.tile_kv;
     const int column = warp_token + lane % 4 * 2;
-    const bool masked = token < shared.state->plain_begin ||
-                        token + kShape.tile_kv > shared.state->plain_end;
+    const bool masked =
+        token < shared.state->plain_begin || token + kShape.tile_kv > shared.state->plain_end;
     if (masked || kSpec.softcap || kSpec.alibi) {
       mask_scores<kSpec, Products>(scores, infos, token + column, p.softcap, masked);
     }
     if (has_holes) {
-      mask_holes<Products>(
-          scores, shared.pages + tile % Config::kMaxSlots * kShape.tile_kv + column);
+      mask_holes<Products>(scores,
+                           shared.pages + tile % Config::kMaxSlots * kShape.tile_kv + column);
     }
     float rescale[kShape.row_tiles][2];
     const bool moved = softmax.update(scores, rescale, [&](int i, int half) {
@@ -235,27 +236,11 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
   return done;
 }
 
-/// The plan is of this launch's group; else reports it. Uniform over the grid.
-inline bool plan_fits(const AttentionParams& p, const plan::Header& header) {
-  const plan::Header& want = p.group_header;
-  const bool fits = header.magic == plan::kMagic && header.num_q_heads == want.num_q_heads &&
-                    header.num_kv_heads == want.num_kv_heads && header.head_dim == want.head_dim &&
-                    header.page_size == want.page_size && header.causal == want.causal &&
-                    header.window == want.window && header.q_dtype == want.q_dtype &&
-                    header.kv_dtype == want.kv_dtype &&
-                    header.num_requests == want.num_requests;
-  if (!fits && threadIdx.x == 0) {
-    report_fault(p.fault, FaultKind::kPlanGroup, header.magic, header.num_requests,
-                 want.num_requests, header.head_dim);
-  }
-  return fits;
-}
-
 template <AttentionSpec kSpec>
 inline void attention(const AttentionParams& p) {
   using Config = AttentionConfig<kSpec>;
   extern __shared__ __align__(16) char shared[];
-  if (!plan_fits(p, *reinterpret_cast<const plan::Header*>(p.plan))) return;
+  if (!plan_fits(p, p.fault)) return;
   const std::int32_t* const begin = p.plan + p.layout.worker_begin();
   for (int i = begin[blockIdx.x]; i < begin[blockIdx.x + 1]; ++i) {
     const plan::Task task = load_task(p, i);

@@ -57,8 +57,8 @@ class KvLoader {
   static constexpr int kRowChunks = Config::kHeadDim * Config::kKvBytes / 16;
 
  public:
-  /// `state` and `pages` lie in shared memory; pages [kMaxSlots][tile_kv]: of the tokens of the tiles
-  /// in the ring, below 0 for none.
+  /// `state` and `pages` lie in shared memory; pages [kMaxSlots][tile_kv]: of the tokens of the
+  /// tiles in the ring, below 0 for none.
   KvLoader(const AttentionParams& params, const TaskState& state, std::int32_t* pages, int thread)
       : p_(params), state_(state), pages_(pages), thread_(thread) {}
 
@@ -114,8 +114,8 @@ class KvLoader {
     if constexpr (kSpec.checked) {
       if (state_.table != nullptr && (page < -1 || page >= p_.num_pages)) {
         const int token = tile * kShape.tile_kv + row_of(pass);
-        report_fault(p_.fault, FaultKind::kPageId, state_.request, p_.page_size.divide(token),
-                     page, p_.num_pages);
+        report_fault(p_.fault, FaultKind::kPageId, state_.request, p_.page_size.divide(token), page,
+                     p_.num_pages);
         page = -1;
       }
     }

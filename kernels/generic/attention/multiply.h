@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two products of a tile, Q K^T and P V, by mma of 16-bit numbers. FP8 tiles are widened on their
-// way from shared memory to registers. There, the order of a contraction is free as long as both
-// sides agree, and so is the place of an output column as long as the epilogue knows it:
+// The two products of a tile, Q K^T and P V, by mma of 16-bit numbers. FP8 tiles are widened on
+// their way from shared memory to registers. There, the order of a contraction is free as long as
+// both sides agree, and so is the place of an output column as long as the epilogue knows it:
 //
-//   fp8 K: a lane's four bytes are dims 4t .. 4t + 3; they stand for k = 2t, 2t+1, 2t+8, 2t+9, and q is
+//   fp8 K: a lane's four bytes are dims 4t .. 4t + 3; they stand for k = 2t, 2t+1, 2t+8, 2t+9, and
+//   q is
 //          stored in that order (query.h).
 //   fp8 V: no instruction below sm_100 transposes bytes, so pairs of dims are transposed as 16-bit
-//          elements and then taken apart: of each two column tiles one has the even, one the odd dims.
+//          elements and then taken apart: of each two column tiles one has the even, one the odd
+//          dims.
 #pragma once
 
 #include <cstdint>

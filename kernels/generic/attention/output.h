@@ -14,8 +14,8 @@ namespace hpcattn {
 
 /// One row's output before it is normalised: sum of 2^(score - reference) and what to do with it.
 struct RowResult {
-  float factor = 0.0F;                  // of the accumulated output
-  float lse = negative_infinity();      // log2
+  float factor = 0.0F;              // of the accumulated output
+  float lse = negative_infinity();  // log2
 };
 
 inline RowResult finish_row(float reference, float sum, float sink) {

@@ -6,14 +6,15 @@
 #include <cstdint>
 
 #include "hpcattn/dtype_id.h"
-#include "kernels/tile/fault.h"
 #include "kernels/tile/fast_divide.h"
+#include "kernels/tile/fault.h"
 #include "src/plan/device_layout.h"
 #include "src/plan/rows.h"
 
 namespace hpcattn {
 
-/// Where results of rows go: out [num_tokens, num_q_heads, head_dim], lse [num_tokens, num_q_heads].
+/// Where results of rows go: out [num_tokens, num_q_heads, head_dim], lse [num_tokens,
+/// num_q_heads].
 struct AttentionOutput {
   void* out = nullptr;
   float* lse = nullptr;  // or null
@@ -24,7 +25,7 @@ struct AttentionOutput {
   DType out_dtype = DType::kBFloat16;
   bool out_pairs = false;  // two neighbouring elements may be stored at once
   DType sink_dtype = DType::kFloat32;
-  const void* sinks = nullptr;       // [num_q_heads], or null
+  const void* sinks = nullptr;  // [num_q_heads], or null
   std::int64_t sink_stride = 0;
   const float* v_scale = nullptr;    // [1] or [num_kv_heads], or null
   std::int64_t v_scale_stride = 0;   // 0: one for all heads
@@ -50,7 +51,8 @@ struct AttentionParams {
   std::int64_t table_page = 0;
   const std::int32_t* cu_seqlens_k = nullptr;  // [num_requests + 1], packed
   std::int64_t cu_k_stride = 0;
-  const std::int32_t* kv_lens = nullptr;  // [num_requests], paged; the plan must have been made of it
+  const std::int32_t* kv_lens =
+      nullptr;  // [num_requests], paged; the plan must have been made of it
   std::int64_t kv_lens_stride = 0;
   std::int64_t num_pages = 0;
   FastDivide page_size;
@@ -73,6 +75,7 @@ struct AttentionParams {
 
   float* partial_out = nullptr;  // [partial rows, head_dim]
   float* partial_lse = nullptr;  // [partial rows], log2
+  std::int64_t partial_rows = 0;
   AttentionOutput output;
   Fault* fault = nullptr;
 };
@@ -82,6 +85,8 @@ struct CombineParams {
   plan::DeviceLayout layout;
   const float* partial_out = nullptr;
   const float* partial_lse = nullptr;
+  std::int64_t partial_rows = 0;
+  plan::Header group_header;
   AttentionOutput output;
   std::int32_t group = 1;
   std::int32_t num_q_heads = 1;

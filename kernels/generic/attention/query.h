@@ -22,8 +22,8 @@ inline void write_row_infos(const AttentionParams& p, const plan::Task& task, Ro
       const RowPlace place(task.first_token, task.kv_head, p.group, row);
       info.position = task.kv_len - task.num_tokens + row / p.group;
       const plan::KvRange seen = plan::visible(p.mask, info.position, task.kv_len);
-      info.kv_begin = max(static_cast<int>(min(seen.begin, std::int64_t{task.kv_end})),
-                          task.kv_begin);
+      info.kv_begin =
+          max(static_cast<int>(min(seen.begin, std::int64_t{task.kv_end})), task.kv_begin);
       info.kv_end = min(static_cast<int>(min(seen.end, std::int64_t{task.kv_end})), task.kv_end);
       float factor = fabsf(p.scale);
       if (p.k_scale != nullptr) factor *= p.k_scale[task.kv_head * p.k_scale_stride];
@@ -77,8 +77,8 @@ inline void load_query_unit(const AttentionParams& p, std::int64_t element,
   }
 }
 
-/// q of the task's rows to shared memory; rows past its end become zeros. A negative scale turns the
-/// sign of q, so that the largest raw score is the largest score.
+/// q of the task's rows to shared memory; rows past its end become zeros. A negative scale turns
+/// the sign of q, so that the largest raw score is the largest score.
 template <AttentionSpec kSpec, int kRows>
 inline void store_query(const AttentionParams& p, const plan::Task& task, char* q_smem,
                         int thread) {

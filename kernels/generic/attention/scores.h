@@ -50,9 +50,9 @@ class Softmax {
     }
   }
 
-  /// Scores become probabilities, not normalised. `factor_of(i, half)` turns a row's scores into log2
-  /// units. `rescale[i][half]` is what the output so far must be multiplied by; returns whether any
-  /// lane's is not 1.
+  /// Scores become probabilities, not normalised. `factor_of(i, half)` turns a row's scores into
+  /// log2 units. `rescale[i][half]` is what the output so far must be multiplied by; returns
+  /// whether any lane's is not 1.
   template <typename FactorOf>
   bool update(float (&scores)[kRowTiles][kTokenTiles][4], float (&rescale)[kRowTiles][2],
               const FactorOf& factor_of) {

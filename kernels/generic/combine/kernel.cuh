@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins the partial results of rows whose KV range was split, in the order of the KV, and writes the
-// rows of padding.
+// Joins the partial results of rows whose KV range was split, in the order of the KV, and writes
+// the rows of padding.
 #pragma once
 
 #include "kernels/generic/attention/output.h"
 #include "kernels/generic/attention/params.h"
+#include "kernels/generic/attention/plan_fits.h"
+#include "kernels/generic/combine/config.h"
 
 namespace hpcattn {
-
-inline constexpr int kCombineThreads = 256;
 
 /// One warp, one row; lanes hold two dims each, by turns.
 template <int kHeadDim>
@@ -46,14 +46,15 @@ inline void combine_row(const CombineParams& p, const plan::Combine& c, int row,
     for (int i = 0; i < kPairs; ++i) {
       const int dim = 2 * lane + 64 * i;
       if (dim >= kHeadDim) continue;
-      store_pair<decltype(dtype)::value>(p.output, place.out_row(p.output), dim,
-                                         sums[i].x * factor, sums[i].y * factor);
+      store_pair<decltype(dtype)::value>(p.output, place.out_row(p.output), dim, sums[i].x * factor,
+                                         sums[i].y * factor);
     }
   });
 }
 
 template <int kHeadDim>
 inline void combine(const CombineParams& p) {
+  if (!plan_fits(p, nullptr)) return;  // the attention kernel has reported it
   const auto& header = *reinterpret_cast<const plan::Header*>(p.plan);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;

@@ -59,11 +59,11 @@ struct Partials {
 
 class Runner {
  public:
-  explicit Runner(const AttentionProblem& problem)
+  Runner(const AttentionProblem& problem, const plan::PlanView& plan)
       : p_(problem),
         head_dim_(problem.q.size(2)),
         group_(problem.q.size(1) / problem.k.size(-2)),
-        partials_(problem.plan.header->num_partial_rows, head_dim_),
+        partials_(plan.header->num_partial_rows, head_dim_),
         store_row_(kernels().store_row[int(kv_type(problem.out.dtype()))]) {
     if (is_fp8(p_.out.dtype())) store_row_ = nullptr;
   }
@@ -112,9 +112,9 @@ class Runner {
   }
 
   /// Rows past the last request: no values of theirs are computed, and none are left as they were.
-  void clear_padding() {
+  void clear_padding(std::int64_t num_tokens) {
     const std::int64_t bytes = head_dim_ * size_bytes(p_.out.dtype());
-    for (std::int64_t token = p_.plan.header->num_tokens; token < p_.q.size(0); ++token) {
+    for (std::int64_t token = num_tokens; token < p_.q.size(0); ++token) {
       for (std::int64_t head = 0; head < p_.q.size(1); ++head) {
         std::fill_n(row_of(p_.out, token, head), bytes, std::byte{0});
         if (p_.lse.defined()) *reinterpret_cast<float*>(row_of(p_.lse, token, head)) = -kInfinity;
@@ -308,14 +308,14 @@ std::string kernel_name(std::int64_t rows) {
   return std::string(rows <= kNarrowRows ? "cpu/narrow/" : "cpu/wide/") + kernels().isa;
 }
 
-void run_attention(const AttentionProblem& problem, const Execution& execution) {
-  Runner runner(problem);
-  for_each_parallel(execution, problem.plan.tasks,
-                    [&](const plan::Task& task) { runner.run_task(task); });
-  for_each_parallel(execution, problem.plan.combines,
+void run_attention(const AttentionProblem& problem, const plan::PlanView& plan,
+                   const Execution& execution) {
+  Runner runner(problem, plan);
+  for_each_parallel(execution, plan.tasks, [&](const plan::Task& task) { runner.run_task(task); });
+  for_each_parallel(execution, plan.combines,
                     [&](const plan::Combine& combine) { runner.run_combine(combine); });
-  runner.clear_padding();
-  count_tasks(problem.plan);
+  runner.clear_padding(plan.header->num_tokens);
+  count_tasks(plan);
 }
 
 }  // namespace hpcattn::cpu

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention on a GPU: which kernel a call takes, and its launch. docs/kernels/generic_attention.md
+// explains the kernel.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "hpcattn/plan.h"
+#include "kernels/generic/attention/config.h"
+#include "src/common/attention_problem.h"
+#include "src/cuda/kernel.h"
+
+namespace hpcattn::cuda {
+
+/// What is compiled in only where a call asks for it.
+struct AttentionFeatures {
+  bool softcap = false;
+  bool alibi = false;
+  bool unaligned_kv = false;  // rows of K or V do not start at multiples of 16 bytes
+};
+
+/// Shared memory of a cta: two of them share a multiprocessor where each still has enough.
+int shared_budget(const DeviceInfo& device);
+/// The same of an architecture ("sm_90a"), where no device is at hand.
+int shared_budget(std::string_view arch);
+
+/// The variant of a group's calls. Throws Unsupported for a dtype of q that no GPU kernel takes.
+AttentionSpec attention_spec(const AttentionGroup& group, const AttentionFeatures& features,
+                             int shared_budget);
+KernelVariant variant_of(const AttentionSpec& spec);
+
+/// The kernel that joins the partial results of split rows.
+KernelVariant combine_variant(int head_dim);
+
+/// Every variant that a call can take on a device of this architecture.
+std::vector<KernelVariant> all_attention_variants(std::string_view arch = "sm_90a");
+
+/// Runs the plan that is given, or one made here. `group` is the problem's.
+void run_attention(const AttentionProblem& problem, const AttentionGroup& group, const Tensor& plan,
+                   std::int64_t fixed_split, const Execution& execution);
+
+}  // namespace hpcattn::cuda

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which attention kernels there are, and their generated source.
+#include <algorithm>
+#include <string_view>
+
+#include "kernels/generic/combine/config.h"
+#include "src/common/check.h"
+#include "src/cuda/attention.h"
+#include "src/cuda/device_checks.h"
+#include "src/cuda/views.h"
+#include "src/ops/support.h"
+
+namespace hpcattn::cuda {
+namespace {
+
+const char* text(bool value) { return value ? "true" : "false"; }
+
+/// The spec as source writes it, with field names: what is compiled, cached and shown.
+std::string source_of(const AttentionSpec& spec) {
+  return message(
+      "AttentionSpec{.head_dim = ", spec.head_dim, ", .q_dtype = ", source_name(spec.q_dtype),
+      ", .kv_dtype = ", source_name(spec.kv_dtype), ", .softcap = ", text(spec.softcap),
+      ", .alibi = ", text(spec.alibi), ", .unaligned_kv = ", text(spec.unaligned_kv),
+      ", .checked = ", text(spec.checked), ", .shared_budget = ", spec.shared_budget, "}");
+}
+
+}  // namespace
+
+int shared_budget(std::string_view arch) {
+  // NVIDIA, CUDA C++ Programming Guide, technical specifications of compute capabilities.
+  DeviceInfo device;
+  device.shared_bytes_per_sm = 228 * 1024;
+  if (arch.starts_with("sm_80")) device.shared_bytes_per_sm = 164 * 1024;
+  if (arch.starts_with("sm_86") || arch.starts_with("sm_89") || arch.starts_with("sm_12")) {
+    device.shared_bytes_per_sm = 100 * 1024;
+  }
+  device.shared_bytes_per_cta = device.shared_bytes_per_sm - 1024;
+  return shared_budget(device);
+}
+
+int shared_budget(const DeviceInfo& device) {
+  // Each cta takes 1 KB for the system. 80 KB hold every head dim's smallest ring.
+  constexpr std::int64_t kSystemBytes = 1024;
+  constexpr std::int64_t kEnough = 80 * 1024;
+  const std::int64_t half = device.shared_bytes_per_sm / plan::kCtasPerSm - kSystemBytes;
+  return static_cast<int>(half >= kEnough ? std::min(half, device.shared_bytes_per_cta)
+                                          : device.shared_bytes_per_cta);
+}
+
+AttentionSpec attention_spec(const AttentionGroup& group, const AttentionFeatures& features,
+                             int shared_budget) {
+  check_supported(group.q_dtype != DType::kFloat32, "attention on a GPU: q has dtype float32, ",
+                  "expected float16, bfloat16 or float8_e4m3. Run float32 on the cpu.");
+  return {.head_dim = group.head_dim,
+          .q_dtype = group.q_dtype,
+          .kv_dtype = group.kv_dtype,
+          .softcap = features.softcap,
+          .alibi = features.alibi,
+          .unaligned_kv = features.unaligned_kv,
+          .checked = device_checks(),
+          .shared_budget = shared_budget};
+}
+
+KernelVariant variant_of(const AttentionSpec& spec) {
+  const AttentionLayout layout = attention_layout(spec);
+  check_supported(layout.fits(spec.head_dim), "attention on a GPU: ", spec.shared_budget,
+                  " bytes of shared memory a cta are too few for head_dim ", spec.head_dim, ".");
+  const std::string source = source_of(spec);
+  return {.name = message("attention<", source, ">"),
+          .source = message("#include \"kernels/generic/attention/kernel.cuh\"\n"
+                            "extern \"C\" __global__ void __launch_bounds__(",
+                            kAttentionThreads, ", ", plan::kCtasPerSm,
+                            ") hpcattn_kernel(\n"
+                            "    const __grid_constant__ hpcattn::AttentionParams p) {\n"
+                            "  hpcattn::attention<hpcattn::",
+                            source, ">(p);\n}\n"),
+          .threads = kAttentionThreads,
+          .shared_bytes = layout.shared_bytes()};
+}
+
+KernelVariant combine_variant(int head_dim) {
+  return {.name = message("combine<", head_dim, ">"),
+          .source = message("#include \"kernels/generic/combine/kernel.cuh\"\n"
+                            "extern \"C\" __global__ void __launch_bounds__(",
+                            kCombineThreads,
+                            ") hpcattn_kernel(const __grid_constant__ hpcattn::CombineParams p) {\n"
+                            "  hpcattn::combine<",
+                            head_dim, ">(p);\n}\n"),
+          .threads = kCombineThreads};
+}
+
+std::vector<KernelVariant> all_attention_variants(std::string_view arch) {
+  const int budget = shared_budget(arch);
+  std::vector<KernelVariant> variants;
+  for (std::int64_t head_dim : ops::supported_head_dims()) {
+    variants.push_back(combine_variant(static_cast<int>(head_dim)));
+    for (const ops::AttentionDTypes& row : ops::attention_dtype_table()) {
+      if (row.q == DType::kFloat32) continue;
+      for (DType kv : row.kv) {
+        for (int features = 0; features < 8; ++features) {
+          AttentionGroup group;
+          group.head_dim = static_cast<int>(head_dim);
+          group.q_dtype = row.q;
+          group.kv_dtype = kv;
+          variants.push_back(variant_of(attention_spec(group,
+                                                       {.softcap = (features & 1) != 0,
+                                                        .alibi = (features & 2) != 0,
+                                                        .unaligned_kv = (features & 4) != 0},
+                                                       budget)));
+        }
+      }
+    }
+  }
+  return variants;
+}
+
+}  // namespace hpcattn::cuda

@@ -47,16 +47,16 @@ KvPool::KvPool(const KvPoolShape& shape) {
 }
 
 std::string KvPool::check(std::span<const reference::Place> places,
-                          const std::vector<double>& want_k, const std::vector<double>& want_v,
-                          double float32_roundings) const {
-  return check_side(k_, "k_cache", places, want_k, float32_roundings) +
-         check_side(v_, "v_cache", places, want_v, float32_roundings) + check_rest(places);
+                          const std::vector<double>& want_k,
+                          const std::vector<double>& want_v) const {
+  return check_side(k_, "k_cache", places, want_k) + check_side(v_, "v_cache", places, want_v) +
+         check_rest(places);
 }
 
 std::string KvPool::check_side(const Tensor& cache, const std::string& label,
                                std::span<const reference::Place> places,
-                               const std::vector<double>& want, double float32_roundings) const {
-  RoundedCheck rounded(label, float32_roundings);
+                               const std::vector<double>& want) const {
+  RoundedCheck rounded(label);
   std::size_t at = 0;
   for (const reference::Place& place : places) {
     for (std::int64_t head = 0; head < cache.size(2); ++head) {

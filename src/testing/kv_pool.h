@@ -31,10 +31,9 @@ class KvPool {
   const Tensor& v() const { return v_; }
 
   /// "" when the rows at `places` hold `want_k` and `want_v` ([token, head, dim], in stored units)
-  /// rounded once, and every other byte of the pool is what it was. `float32_roundings`: see
-  /// RoundedCheck.
+  /// rounded once, and every other byte of the pool is what it was.
   std::string check(std::span<const reference::Place> places, const std::vector<double>& want_k,
-                    const std::vector<double>& want_v, double float32_roundings = 0.0) const;
+                    const std::vector<double>& want_v) const;
 
   /// No byte was written.
   bool untouched() const;
@@ -43,8 +42,8 @@ class KvPool {
 
  private:
   std::string check_side(const Tensor& cache, const std::string& label,
-                         std::span<const reference::Place> places, const std::vector<double>& want,
-                         double float32_roundings) const;
+                         std::span<const reference::Place> places,
+                         const std::vector<double>& want) const;
   std::string check_rest(std::span<const reference::Place> places) const;
 
   GuardedBuffer first_;   // K, or both

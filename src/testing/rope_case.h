@@ -76,10 +76,8 @@ class RopeBatch {
   /// Runs the operator. "" when every output is right and nothing else was written.
   std::string run_and_check(const Execution& execution = {});
 
-  /// The same, by whatever carries the call out; its report comes first. `float32_roundings`: see
-  /// RoundedCheck.
-  std::string run_and_check_by(const std::function<std::string(const RopeNormStoreKvArgs&)>& call,
-                               double float32_roundings);
+  /// The same, by whatever carries the call out; its report comes first.
+  std::string run_and_check_by(const std::function<std::string(const RopeNormStoreKvArgs&)>& call);
 
   /// All memory that a call may write, and its inputs.
   std::vector<std::vector<std::uint8_t>> bytes() const;
@@ -101,7 +99,6 @@ class RopeBatch {
                                   const Tensor& scale) const;
 
   RopeCase case_;
-  double float32_roundings_ = 0.0;
   std::int64_t num_live_ = 0;
   std::int64_t num_tokens_ = 0;
   GuardedTensor qkv_, q_, k_, v_, cos_sin_, positions_, cu_seqlens_q_, kv_lens_, page_table_;

@@ -20,8 +20,8 @@ std::vector<double> RopeBatch::in_units_of(DType dtype, std::vector<double> valu
 
 std::string RopeBatch::check_q(const reference::RopeResult& want) const {
   const bool fp8 = is_fp8(args_.out_q.dtype());
-  RoundedCheck values("out_q", float32_roundings_);
-  RoundedCheck scales("out_q_scale", float32_roundings_);
+  RoundedCheck values("out_q");
+  RoundedCheck scales("out_q_scale");
   std::size_t row = 0;
   for (std::int64_t token = 0; token < num_tokens_; ++token) {
     for (std::int64_t head = 0; head < case_.num_q_heads; ++head, ++row) {
@@ -46,7 +46,7 @@ std::string RopeBatch::check_kv_output(const Tensor& got, const std::string& lab
                                        std::vector<double> want, const Tensor& scale) const {
   if (!got.defined()) return "";
   const std::vector<double> stored = in_units_of(got.dtype(), std::move(want), scale);
-  RoundedCheck values(label, float32_roundings_);
+  RoundedCheck values(label);
   std::size_t at = 0;
   for (std::int64_t token = 0; token < num_tokens_; ++token) {
     for (std::int64_t head = 0; head < case_.num_kv_heads; ++head) {
@@ -64,12 +64,11 @@ std::string RopeBatch::run_and_check(const Execution& execution) {
     rope_norm_store_kv(args, execution);
     return std::string();
   };
-  return run_and_check_by(call, 0.0);
+  return run_and_check_by(call);
 }
 
 std::string RopeBatch::run_and_check_by(
-    const std::function<std::string(const RopeNormStoreKvArgs&)>& call, double float32_roundings) {
-  float32_roundings_ = float32_roundings;
+    const std::function<std::string(const RopeNormStoreKvArgs&)>& call) {
   const reference::RopeResult want = reference::rope_norm_store_kv(args_);
   const auto before = bytes();
   std::string failure = call(args_);
@@ -80,7 +79,7 @@ std::string RopeBatch::run_and_check_by(
   if (args_.k_cache.defined()) {
     const DType dtype = args_.k_cache.dtype();
     failure += pool_.check(want.places, in_units_of(dtype, want.k, args_.k_scale),
-                           in_units_of(dtype, want.v, args_.v_scale), float32_roundings);
+                           in_units_of(dtype, want.v, args_.v_scale));
   }
   const auto after = bytes();
   constexpr std::size_t kFirstOutput = 15;

@@ -46,7 +46,6 @@ double largest_of(const std::vector<double>& values, std::size_t begin, std::int
 
 void RoundedCheck::add(const Tensor& got, std::initializer_list<std::int64_t> index, double want,
                        double scale) {
-  if (float32_roundings_ > 0.0) return add_rounded(got, index, want, scale);
   const DType dtype = got.dtype();
   const std::uint32_t code = code_at(got, index);
   const std::int64_t ulps = ulps_between(code, reference::encode(want, dtype), dtype);
@@ -54,38 +53,14 @@ void RoundedCheck::add(const Tensor& got, std::initializer_list<std::int64_t> in
   if (ulps == 0 || std::fabs(reference::decode(code, dtype) - want) <= std::ldexp(scale, -48))
     return;
   ++num_unlike_;
-  if (ulps > worst_ulps_) describe_worst(got, index, want, ulps);
-}
-
-void RoundedCheck::add_rounded(const Tensor& got, std::initializer_list<std::int64_t> index,
-                               double want, double scale) {
-  const DType dtype = got.dtype();
-  const std::uint32_t code = code_at(got, index);
-  const double error = float32_roundings_ * std::ldexp(1.0, -24) * std::max(scale, std::fabs(want));
-  ++num_elements_;
-  const std::uint32_t low = reference::encode(want - error, dtype);
-  const std::uint32_t high = reference::encode(want + error, dtype);
-  const double value = reference::decode(code, dtype);
-  if (std::isnan(want) && std::isnan(value)) return;
-  if (value >= reference::decode(low, dtype) && value <= reference::decode(high, dtype)) return;
-  ++num_unlike_;
-  // Far enough to fail whatever the share of them.
-  const std::int64_t ulps = ulps_between(code, reference::encode(want, dtype), dtype);
-  if (std::max<std::int64_t>(ulps, 2) > worst_ulps_) {
-    describe_worst(got, index, want, std::max<std::int64_t>(ulps, 2));
-  }
-}
-
-void RoundedCheck::describe_worst(const Tensor& got, std::initializer_list<std::int64_t> index,
-                                  double want, std::int64_t ulps) {
+  if (ulps <= worst_ulps_) return;
   worst_ulps_ = ulps;
   std::ostringstream text;
   text.precision(10);
   text << "[";
   for (const std::int64_t& i : index) text << (&i == index.begin() ? "" : ", ") << i;
-  text << "] of " << to_string(got) << ": got "
-       << reference::decode(code_at(got, index), got.dtype()) << ", expected " << want << ", "
-       << ulps << " ulps away";
+  text << "] of " << to_string(got) << ": got " << reference::decode(code, dtype) << ", expected "
+       << want << ", " << ulps << " ulps away";
   worst_ = text.str();
 }
 

@@ -13,13 +13,9 @@ namespace hpcattn::testkit {
 /// Collects elements. Each must be within one ulp of its float64 value rounded to the dtype, and
 /// all but two, or one in 100,000, must be that value: a second rounding on the way would show in
 /// more.
-///
-/// With `float32_roundings` above 0, each must be the rounding of a number that is as many float32
-/// roundings of `scale` (see add()) away from its value at most: what float32 sums allow.
 class RoundedCheck {
  public:
-  explicit RoundedCheck(std::string label, double float32_roundings = 0.0)
-      : label_(std::move(label)), float32_roundings_(float32_roundings) {}
+  explicit RoundedCheck(std::string label) : label_(std::move(label)) {}
 
   /// `scale`: of the numbers that `want` was made from. Where they cancel, float64 leaves some
   /// 2^-50 of them in the place of a smaller number or of 0; that much is right too.
@@ -30,13 +26,7 @@ class RoundedCheck {
   std::string failure() const;
 
  private:
-  void add_rounded(const Tensor& got, std::initializer_list<std::int64_t> index, double want,
-                   double scale);
-  void describe_worst(const Tensor& got, std::initializer_list<std::int64_t> index, double want,
-                      std::int64_t ulps);
-
   std::string label_;
-  double float32_roundings_ = 0.0;
   std::string worst_;
   std::int64_t worst_ulps_ = 0;
   std::int64_t num_elements_ = 0;

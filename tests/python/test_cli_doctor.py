@@ -12,7 +12,7 @@ import hpcattn
 from cli_support import run, run_process
 from hpcattn import _library
 from hpcattn.bench import machine
-from hpcattn.cli import doctor, selftest
+from hpcattn.cli import doctor_cuda, selftest
 
 OPERATORS = {
     "paged_attention",
@@ -56,8 +56,9 @@ def test_report():
         assert row["kernel"].startswith(expected)
         assert row["reason"]
     assert {row["dtype"] for row in cpu["kernels"]} == {"float32", "float16", "bfloat16"}
-    assert not cuda["runs"]
-    assert any("CUDA" in reason for reason in cuda["reasons"])
+    if not torch.cuda.is_available():
+        assert not cuda["runs"]
+        assert any("NVIDIA driver" in reason for reason in cuda["reasons"])
     assert report["capabilities"]["built"] == {"cpu": True, "generic_cuda": False, "hopper": False}
 
 
@@ -158,23 +159,79 @@ def test_a_package_that_can_not_be_loaded_is_a_failure(monkeypatch):
     assert "hpcattn can not compute on this machine." in run("doctor").out
 
 
-def test_gpu_facts_come_from_files_alone(monkeypatch, tmp_path):
+def _status(**parts):
+    """A cuda_status() of a machine on which all is well, but for `parts`."""
+    gpu = {"index": 0, "name": "NVIDIA H200", "capability": "9.0", "arch": "sm_90a"}
+    gpu |= {"num_sms": 132, "memory_bytes": 150 << 30, "problem": ""}
+    driver = {"path": "/usr/lib/libcuda.so.1", "cuda_version": "13.0", "problem": ""}
+    nvrtc = {"path": "/lib/libnvrtc.so.13", "version": "13.0", "archs": [80, 90], "problem": ""}
+    folder = {"folder": "/home/me/.cache/hpcattn/kernels", "kernels": 3, "bytes": 1 << 20}
+    status = {
+        "driver": {**driver, "devices": [gpu]},
+        "nvrtc": nvrtc,
+        "cache": {**folder, "problem": ""},
+        "shipped": {**folder, "folder": "/site/hpcattn/cubins", "problem": ""},
+        "compilations": [],
+    }
+    return {
+        name: {**value, **parts.get(name, {})} if name in parts else value
+        for name, value in status.items()
+    }
+
+
+def _found(status):
+    return {finding.name: finding for finding in doctor_cuda.findings(status)}
+
+
+def test_a_gpu_with_all_that_it_needs():
+    found = _found(_status())
+    del found["NVIDIA driver"]  # of this machine's files
+    assert {finding.state for finding in found.values()} == {"ok"}
+    assert found["libcuda"].detail == "CUDA 13.0, /usr/lib/libcuda.so.1"
+    assert found["GPU 0"].detail == "NVIDIA H200, sm_90a, 132 multiprocessors, 150 GiB"
+    assert found["libnvrtc"].detail == "13.0, /lib/libnvrtc.so.13, for sm_80, sm_90"
+    assert found["kernel cache"].detail.endswith("3 kernels, 1.0 MiB")
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "fix"),
+    [
+        ("driver", "libcuda", "525"),
+        ("nvrtc", "libnvrtc", "pip install nvidia-cuda-nvrtc"),
+        ("cache", "kernel cache", "HPCATTN_CACHE_DIR"),
+    ],
+)
+def test_what_a_gpu_lacks_is_told_with_how_to_get_it(monkeypatch, part, name, fix):
+    monkeypatch.setattr(machine, "nvidia_driver", lambda: "NVRM version: 580.1")
+    found = _found(_status(**{part: {"problem": "it is broken"}}))[name]
+    assert found.state in ("missing", "failed")
+    assert "it is broken" in found.detail
+    assert fix in found.fix
+
+
+def test_without_a_gpu_nothing_needs_to_be_got(monkeypatch):
+    monkeypatch.setattr(machine, "nvidia_driver", lambda: None)
+    monkeypatch.setattr(machine, "nvidia_gpus", list)
+    none = {"problem": "no driver", "devices": []}
+    found = _found(_status(driver=none, nvrtc={"problem": "no libnvrtc"}))
+    assert found["libcuda"].state == found["libnvrtc"].state == "missing"
+    assert not any(finding.fix for finding in found.values())
+
+
+def test_a_gpu_too_old_is_named():
+    old = {"index": 1, "problem": "device 1 has compute capability 7.5, expected 8.0"}
+    status = _status()
+    status["driver"]["devices"].append(old)
+    assert _found(status)["GPU 1"].state == "unsupported"
+    assert doctor_cuda.usable(status) == status["driver"]["devices"][:1]
+
+
+def test_without_the_native_library_files_are_looked_at(monkeypatch):
     monkeypatch.setattr(machine, "nvidia_driver", lambda: "NVRM version: 580.1")
     monkeypatch.setattr(machine, "nvidia_gpus", lambda: ["NVIDIA H200", "NVIDIA H200"])
-    monkeypatch.setattr(machine, "libcuda", lambda: "/usr/lib/libcuda.so.1")
-    monkeypatch.setattr(machine, "libnvrtc", lambda: None)
-    found = {finding.name: finding for finding in doctor._gpu()}
+    found = _found(None)
     assert found["NVIDIA driver"].detail == "NVRM version: 580.1"
     assert found["NVIDIA GPUs"].detail == "NVIDIA H200, NVIDIA H200"
-    assert found["libcuda"].state == "ok"
-    assert found["libnvrtc"].state == "missing"
-
-
-def test_libraries_are_found_and_not_loaded(monkeypatch, tmp_path):
-    assert machine.find_library("libnothing.so", [tmp_path]) is None
-    (tmp_path / "libcuda.so.1").write_bytes(b"not a library")
-    monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}")
-    assert machine.libcuda() == str(tmp_path / "libcuda.so.1")
 
 
 def test_cpuinfo_of_x86_and_arm():
@@ -208,7 +265,7 @@ def test_versions_compare_by_their_numbers():
 def test_facts_of_the_machine_need_no_torch():
     code = (
         "import sys; from hpcattn.bench import machine; machine.describe(); machine.versions()\n"
-        "machine.libcuda(); machine.libnvrtc(); machine.nvidia_gpus()\n"
+        "machine.nvidia_driver(); machine.nvidia_gpus()\n"
         "print('torch' in sys.modules)"
     )
     outcome = run_process(code=code)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 # Instruction sets that a kernel could choose by, in the order in which they are shown. The names
@@ -36,17 +34,6 @@ _ISA_FLAGS = (
     "sve2",
     "bf16",
     "i8mm",
-)
-
-_LIBRARY_DIRS = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/lib/wsl/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/cuda/lib64",
-    "/usr/local/cuda/compat",
 )
 
 
@@ -165,32 +152,6 @@ def nvidia_gpus() -> list[str]:
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         names.append(_cpuinfo_field(_read(path), "Model") or path.parent.name)
     return names
-
-
-def find_library(stem: str, extra_dirs: Iterable[str | Path] = ()) -> str | None:
-    """The path of a shared library by its file name's beginning, or None. It is not loaded."""
-    env = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    for folder in [*extra_dirs, *(part for part in env if part), *_LIBRARY_DIRS]:
-        for path in sorted(Path(folder).glob(stem + "*")):
-            if path.is_file():
-                return str(path)
-    return None
-
-
-def libcuda() -> str | None:
-    """Where the CUDA driver's user library lies, or None."""
-    return find_library("libcuda.so")
-
-
-def libnvrtc() -> str | None:
-    """Where NVRTC lies: in the wheels that torch brings, or on the system; or None."""
-    folders = [
-        folder
-        for base in sys.path
-        if base and (Path(base) / "nvidia").is_dir()
-        for folder in sorted((Path(base) / "nvidia").glob("*/lib"))
-    ]
-    return find_library("libnvrtc.so", folders)
 
 
 def describe() -> dict[str, object]:

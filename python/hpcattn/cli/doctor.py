@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import typer
@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcattn.bench import machine
-from hpcattn.cli import shell
+from hpcattn.cli import doctor_cuda, shell
+from hpcattn.cli.finding import Finding
 
 _MIN_PYTHON = (3, 10)
 # Packages of the extras, with what each is for. Which versions are wanted, the package's own
@@ -28,23 +29,6 @@ _EXTRAS = (
     ("rich", "cli", "tables and progress"),
     ("matplotlib", "cli", "hpcattn bench --plot"),
 )
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at.
-
-    Attributes:
-        name: What.
-        state: `ok`, `missing`, `unsupported` or `failed`.
-        detail: What was found.
-        fix: How to get it right; "" where nothing needs to be done.
-    """
-
-    name: str
-    state: str
-    detail: str
-    fix: str = ""
 
 
 def _wanted_versions() -> dict[str, tuple[int, int]]:
@@ -85,29 +69,8 @@ def _software() -> list[Finding]:
     return findings + [_package(*entry, wanted) for entry in _EXTRAS]
 
 
-def _gpu() -> list[Finding]:
-    """The GPU side, from files alone: no CUDA library is loaded and no context made."""
-    driver, gpus = machine.nvidia_driver(), machine.nvidia_gpus()
-    libcuda, libnvrtc = machine.libcuda(), machine.libnvrtc()
-    no_use = "not needed: this version computes on the CPU alone"
-    return [
-        Finding("NVIDIA driver", "ok", driver)
-        if driver
-        else Finding("NVIDIA driver", "missing", f"no /proc/driver/nvidia/version; {no_use}"),
-        Finding("NVIDIA GPUs", "ok", ", ".join(gpus))
-        if gpus
-        else Finding("NVIDIA GPUs", "missing", f"the driver names none; {no_use}"),
-        Finding("libcuda", "ok", libcuda)
-        if libcuda
-        else Finding("libcuda", "missing", f"comes with the NVIDIA driver; {no_use}"),
-        Finding("libnvrtc", "ok", libnvrtc)
-        if libnvrtc
-        else Finding("libnvrtc", "missing", f"comes with a CUDA build of torch; {no_use}"),
-    ]
-
-
-def _kernels() -> list[dict[str, str]]:
-    """Which kernel answers on the CPU, by dtype and by the number of rows."""
+def _kernels(device: str, capability: int) -> list[dict[str, str]]:
+    """Which kernel answers on a device, by dtype and by the number of rows."""
     import torch
 
     from hpcattn import _introspect
@@ -119,7 +82,8 @@ def _kernels() -> list[dict[str, str]]:
         for step, query_tokens in (("decode", 1), ("prefill", 2048)):
             answer = _introspect.explain(
                 query_tokens,
-                device="cpu",
+                device=device,
+                capability=capability,
                 num_q_heads=32,
                 num_kv_heads=8,
                 head_dim=128,
@@ -137,27 +101,20 @@ def _kernels() -> list[dict[str, str]]:
     return rows
 
 
-def _cuda_refusals() -> list[str]:
-    """Why a CUDA tensor is refused; empty where it is not."""
-    import torch
-
-    from hpcattn import _introspect
-
-    answer = _introspect.explain(
-        1,
-        device="cuda",
-        capability=90,
-        num_q_heads=32,
-        num_kv_heads=8,
-        head_dim=128,
-        page_size=16,
-        dtype=torch.bfloat16,
-    )
-    return list(answer.refusals)
+def _cuda(status: dict[str, Any]) -> dict[str, Any]:
+    """What runs on the first GPU; `reasons` why nothing does."""
+    gpus = doctor_cuda.usable(status)
+    if not gpus:
+        problems = [device["problem"] for device in status["driver"]["devices"]]
+        return {"runs": False, "reasons": [status["driver"]["problem"], *problems], "kernels": []}
+    kernels = _kernels("cuda", int(gpus[0]["capability"].replace(".", "")))
+    runs = any(row["kernel"] for row in kernels)
+    reasons = [] if runs else sorted({row["reason"] for row in kernels})
+    return {"runs": runs, "reasons": reasons, "kernels": kernels if runs else []}
 
 
 def _runs() -> tuple[dict[str, Any], list[Finding]]:
-    """What runs where, by asking the library, and a test of each operator."""
+    """What the library finds and what runs where, and a test of each operator."""
     try:
         import torch
 
@@ -176,16 +133,21 @@ def _runs() -> tuple[dict[str, Any], list[Finding]]:
     from hpcattn.cli import selftest
 
     tests = selftest.run_all()
+    status = doctor_cuda.status()
     devices = {
         "cpu": {
             "runs": all(test.passed for test in tests),
             "operators": [test.operator for test in tests if test.passed],
             "threads": torch.get_num_threads(),
-            "kernels": _kernels(),
+            "kernels": _kernels("cpu", 0),
         },
-        "cuda": {"runs": not _cuda_refusals(), "reasons": _cuda_refusals()},
+        "cuda": _cuda(status),
     }
-    report = {"devices": devices, "capabilities": _introspect.capabilities()}
+    report = {
+        "devices": devices,
+        "capabilities": _introspect.capabilities(),
+        "cuda": status,
+    }
     return report, [
         Finding(
             test.operator,
@@ -202,8 +164,9 @@ def doctor(json_output: shell.JsonOption = False) -> None:
 
     Exits with 1 where hpcattn itself can not compute here; things missing besides are no failure.
     """
-    software, gpu = _software(), _gpu()
+    software = _software()
     runs, tests = _runs()
+    gpu = doctor_cuda.findings(runs.get("cuda"))
     threads, origin = machine.threads()
     works = all(finding.state == "ok" for finding in tests)
     everything = [*software, *gpu, *tests]
@@ -215,6 +178,7 @@ def doctor(json_output: shell.JsonOption = False) -> None:
         "threads": {"cpp": threads, "cpp_because": origin},
         "software": [asdict(finding) for finding in software],
         "gpu": [asdict(finding) for finding in gpu],
+        "cuda": runs.get("cuda", {}),
         "operators": [asdict(finding) for finding in tests],
         "devices": runs.get("devices", {}),
         "capabilities": runs.get("capabilities", {}),
@@ -271,6 +235,12 @@ def _show_machine(report: dict[str, Any]) -> None:
         console.print(Text(line), soft_wrap=True)
 
 
+def _show_kernels(kernels: list[dict[str, str]]) -> None:
+    for row in kernels:
+        line = f"    {row['dtype']:9} {row['step']:8} {row['kernel'] or 'none'}: {row['reason']}"
+        shell.out().print(Text(line), soft_wrap=True)
+
+
 def _show_devices(report: dict[str, Any]) -> None:
     console = shell.out()
     devices = report["devices"]
@@ -280,15 +250,11 @@ def _show_devices(report: dict[str, Any]) -> None:
     console.print(Text("What runs where", style="bold"))
     cpu, cuda = devices["cpu"], devices["cuda"]
     console.print(Text(f"  cpu: {', '.join(cpu['operators']) or 'nothing'}"), soft_wrap=True)
-    for row in cpu["kernels"]:
-        line = f"    {row['dtype']:9} {row['step']:8} {row['kernel'] or 'none'}: {row['reason']}"
-        console.print(Text(line), soft_wrap=True)
-    if cuda["runs"]:
-        console.print("  cuda: all operators")
-    else:
-        console.print("  cuda: nothing")
-        for reason in cuda["reasons"]:
-            console.print(Text(f"    {reason}"), soft_wrap=True)
+    _show_kernels(cpu["kernels"])
+    console.print("  cuda: all operators" if cuda["runs"] else "  cuda: nothing")
+    _show_kernels(cuda["kernels"])
+    for reason in filter(None, cuda["reasons"]):
+        console.print(Text(f"    {reason}"), soft_wrap=True)
     able = report["capabilities"]
     console.print(
         Text(

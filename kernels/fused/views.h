@@ -100,7 +100,7 @@ inline CachePlace place_of_slot(std::int64_t token, std::int64_t slot, std::int6
   if (slot == -1) return {};
   if (slot < 0 || slot >= num_pages * page_size) {
     report(faults, FaultKind::kLength, static_cast<std::int64_t>(LengthKind::kSlot), token, slot,
-           num_pages * page_size);
+           num_pages * page_size - 1);
     return {};
   }
   const std::int64_t page = quotient(slot, page_size);

@@ -35,7 +35,7 @@ void run_on_host(const MergeArgs& args) {
 }
 
 std::string check(const MergeCase& c) {
-  return testkit::run_and_check_by(c, testkit::kFloat64Merge, [](const MergeArgs& args) {
+  return testkit::run_and_check_by(c, [](const MergeArgs& args) {
     run_on_host(args);
     return std::string();
   });

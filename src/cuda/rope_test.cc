@@ -55,12 +55,10 @@ Fault run_on_host(const RopeNormStoreKvArgs& args, int num_sms = 1) {
 }
 
 std::string check(const RopeCase& c, int num_sms = 1) {
-  return RopeBatch(c).run_and_check_by(
-      [&](const RopeNormStoreKvArgs& args) {
-        const Fault fault = run_on_host(args, num_sms);
-        return fault.kind == 0 ? std::string() : "fault " + std::to_string(fault.kind) + "\n";
-      },
-      0.0);
+  return RopeBatch(c).run_and_check_by([&](const RopeNormStoreKvArgs& args) {
+    const Fault fault = run_on_host(args, num_sms);
+    return fault.kind == 0 ? std::string() : "fault " + std::to_string(fault.kind) + "\n";
+  });
 }
 
 TEST(RopeDeviceCode, EveryDtypePolicyScopeAndStyle) {

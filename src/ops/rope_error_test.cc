@@ -338,14 +338,18 @@ TEST(RopeErrorTest, Norm) {
        {"k_norm_weight is on cuda:1", [](Args& a) { a.k_norm_weight = moved(a.k_norm_weight); }}});
 }
 
-TEST(RopeErrorTest, OtherDevicesHaveNoKernelsYetAndSaySo) {
-  expect_refused<Unsupported>(
-      base(), {{"q is on cuda:1, expected cpu: this build has no kernels", [](Args& a) {
-                  for (Tensor* tensor : {&a.q, &a.k, &a.v, &a.cos_sin, &a.cu_seqlens_q, &a.kv_lens,
-                                         &a.page_table, &a.k_cache, &a.v_cache, &a.out_q}) {
-                    *tensor = moved(*tensor);
-                  }
-                }}});
+TEST(RopeErrorTest, ADeviceThatIsNotThereIsTold) {
+  const RopeBatch batch(base());
+  Args args = batch.args();
+  for (Tensor* tensor :
+       {&args.q, &args.k, &args.v, &args.cos_sin, &args.cu_seqlens_q, &args.kv_lens,
+        &args.page_table, &args.k_cache, &args.v_cache, &args.out_q}) {
+    *tensor = Tensor(tensor->data(), tensor->dtype(), tensor->sizes(), tensor->strides(),
+                     {DeviceType::kCuda, 1000});
+  }
+  const auto before = batch.bytes();
+  EXPECT_THROW(rope_norm_store_kv(args), DeviceError);
+  EXPECT_TRUE(batch.bytes() == before) << "something was written";
 }
 
 }  // namespace

@@ -6,7 +6,9 @@
 #include "src/common/check.h"
 #include "src/common/counter.h"
 #include "src/cpu/store.h"
+#include "src/cuda/store.h"
 #include "src/ops/check_tensor.h"
+#include "src/ops/host_values.h"
 #include "src/ops/overlap.h"
 #include "src/ops/store_checks.h"
 
@@ -48,15 +50,25 @@ void check_arguments(const StoreKvArgs& args) {
   check_store_scale(kOp, "v_scale", args.v_scale, fp8, "v_cache", device, args.k.size(1));
 }
 
+void check_values_on_gpu(const StoreKvArgs& args, const Execution& execution) {
+  HostValues host(execution);
+  if (args.k_scale.defined())
+    check_scale(kOp, "k_scale", host.of(args.k_scale), {}, args.k.size(1));
+  if (args.v_scale.defined())
+    check_scale(kOp, "v_scale", host.of(args.v_scale), {}, args.k.size(1));
+  slots_of_mapping(kOp, host.of(args.slot_mapping), args.slot_mapping.size(0), args.k_cache);
+}
+
 }  // namespace
 
 void store_kv(const StoreKvArgs& args, const Execution& execution) {
   static Counter calls("store_kv");
   check_arguments(args);
   const Device device = args.k.device();
-  if (device.type != DeviceType::kCpu) {
-    throw Unsupported(message(kOp, ": k is on ", to_string(device),
-                              ", expected cpu: this build has no kernels for other devices."));
+  if (device.type == DeviceType::kCuda) {
+    if (execution.check_values) check_values_on_gpu(args, execution);
+    calls.add();
+    return cuda::store_kv(args, execution);
   }
   const auto slots =
       slots_of_mapping(kOp, args.slot_mapping, args.slot_mapping.size(0), args.k_cache);

@@ -264,12 +264,6 @@ TEST(StoreTest, BadScalesAreRefused) {
 }
 
 TEST(StoreTest, WhatIsNotSupportedIsRefused) {
-  const auto everything_on_cuda = [](StoreKvArgs& a) {
-    for (Tensor* tensor : {&a.k, &a.v, &a.k_cache, &a.v_cache, &a.slot_mapping})
-      *tensor = moved(*tensor);
-  };
-  expect_refused<Unsupported>(
-      {}, {{"k is on cuda:1, expected cpu: this build has no kernels", everything_on_cuda}});
   StoreCase odd_head;
   odd_head.head_dim = 72;
   expect_refused<Unsupported>(odd_head, {{"head_dim is 72, supported are 64, 80", [](auto&) {}}});
@@ -277,6 +271,16 @@ TEST(StoreTest, WhatIsNotSupportedIsRefused) {
   odd_page.page_size = 12;
   expect_refused<Unsupported>(odd_page,
                               {{"page size 12, supported is a multiple of 8", [](auto&) {}}});
+}
+
+TEST(StoreTest, ADeviceThatIsNotThereIsTold) {
+  StoreBatch batch({});
+  for (Tensor* t : {&batch.args.k, &batch.args.v, &batch.args.k_cache, &batch.args.v_cache,
+                    &batch.args.slot_mapping}) {
+    *t = Tensor(t->data(), t->dtype(), t->sizes(), t->strides(), {DeviceType::kCuda, 1000});
+  }
+  EXPECT_THROW(store_kv(batch.args), DeviceError);
+  EXPECT_TRUE(batch.pool.untouched());
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ inline TokenPlace place_of_token(const RopeParams& p, std::int64_t token) {
   for (const std::int64_t position : found.positions) {
     if (position >= 0 && position < p.max_position) continue;
     report(p.faults, FaultKind::kLength, static_cast<std::int64_t>(LengthKind::kPosition), token,
-           position, p.max_position);
+           position, p.max_position - 1);
     found.kind = Kind::kFaulty;
     return found;
   }

@@ -15,7 +15,7 @@ from cli_support import run, run_process
 from hpcattn.bench.machine import package_version
 from hpcattn.cli import shell
 
-COMMANDS = ("generate", "bench", "doctor", "explain")
+COMMANDS = ("generate", "bench", "doctor", "explain", "install-hpc")
 
 
 def test_version_is_the_packages():

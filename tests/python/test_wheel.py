@@ -79,6 +79,9 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert [name for name in names if name.endswith(".so")] == ["hpcattn/hpcattn_torch.so"]
     assert {"hpcattn/__init__.py", "hpcattn/py.typed"} <= set(names)
+    # The drop-in is inside; a package `hpc`, which may be another's, is not.
+    assert {"hpcattn/dropin/hpc/__init__.py", "hpcattn/dropin/hpc/py.typed"} <= set(names)
+    assert not [name for name in names if name.startswith("hpc/")]
     unwanted = [n for n in names if n.endswith((".h", ".a", ".cc", ".cmake", ".pyc"))]
     assert not unwanted
     metadata = next(name for name in names if name.endswith("METADATA"))

@@ -85,9 +85,9 @@ def _split_qkv(
             f"{op}: qkv has {qkv.shape[1]} columns, expected (q heads + 2 x {num_kv_heads} KV "
             f"heads) x {head_dim}, with one q head or more."
         )
-    split = qkv.view(qkv.shape[0], heads, head_dim)
-    q, k, v = split.split([heads - 2 * num_kv_heads, num_kv_heads, num_kv_heads], dim=1)
-    return q, k, v
+    rows = qkv.view(qkv.shape[0], heads, head_dim)
+    k_begin, v_begin = heads - 2 * num_kv_heads, heads - num_kv_heads
+    return rows[:, :k_begin], rows[:, k_begin:v_begin], rows[:, v_begin:]
 
 
 def _run(

@@ -53,7 +53,7 @@ class Cubin:
     family: str
     name: str
     arch: str
-    seconds: float = 0.0
+    cpu_seconds: float = 0.0
     file: str = ""
     error: str = ""
     cuobjdump: Path | None = field(default=None, repr=False)
@@ -93,7 +93,7 @@ def compile_variants(
     env = {**os.environ, "HPCATTN_NVRTC": nvrtc}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
-    known = {"family", "name", "seconds", "file", "error"}
+    known = {"family", "name", "cpu_seconds", "file", "error"}
     cubins = []
     for line in done.stdout.splitlines():
         values = {key: value for key, value in json.loads(line).items() if key in known}

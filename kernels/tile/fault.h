@@ -9,9 +9,9 @@ namespace hpcattn {
 
 enum class FaultKind : std::int32_t {
   kNone = 0,
-  kPlanGroup,     // expected fingerprint, found one: a plan of another group
+  kPlanGroup,     // plan's magic and requests, call's requests, plan's head dim: of another group
   kPlanBatch,     // request, kv_len of the plan, kv_len of the call: a plan of other lengths
-  kPlanOverflow,  // tasks and combines needed, words of the tensor
+  kPlanOverflow,  // tasks, combines, words of the tensor, rows; or rows of partials, room for them
   kPageId,        // request, page of its table, id, pages of the pool
   kLength,        // which (0 cu_seqlens_q, 1 kv_lens, 2 slot, 3 position), index, value, limit
 };

@@ -163,6 +163,7 @@ TEST(CubinStore, ShippedOnesNeedNoCompilerAndServeAnyVersion) {
     EXPECT_EQ(compilations_in(folder), 1u);
     EXPECT_EQ(find_cubin(kVariant, "sm_90a", 13000).bytes, "cubin of one");
     EXPECT_EQ(compilations_in(folder), 1u);
+    std::filesystem::remove_all(cache_path());
     find_cubin(kVariant, "sm_90a", 12080);  // made by 13.0: not for this driver
     EXPECT_EQ(compilations_in(folder), 2u);
     write_text(folder.path("none"), "");

@@ -80,6 +80,12 @@ const char* first_missing(Driver& d) {
   return missing;
 }
 
+/// Illegal address, launch timeout, assert, illegal instruction, misaligned address and the like.
+bool is_sticky(Result result) {
+  return result == 700 || result == 702 ||
+         (result >= 709 && result <= 719 && result != 712 && result != 713);
+}
+
 std::string describe_with(const Driver& d, Result result) {
   const char* name = nullptr;
   const char* text = nullptr;
@@ -149,10 +155,19 @@ bool is_capturing(void* stream) {
 }
 
 void check_driver(Result result, const std::string& what) {
-  if (result != kSuccess) throw DeviceError(message(what, ": ", describe(result), "."));
+  if (result != kSuccess) throw DeviceError(message(what, ": ", describe(result)));
 }
 
-std::string describe(Result result) { return describe_with(driver(), result); }
+std::string describe(Result result) {
+  std::string text = describe_with(driver(), result) + ".";
+  if (is_sticky(result)) {
+    text +=
+        " A kernel before this call failed, ours or another's, and CUDA is of no more use in this "
+        "process: start it anew. HPCATTN_DEVICE_CHECKS=1 checks page ids, lengths and slots on the "
+        "GPU; compute-sanitizer shows which kernel it was.";
+  }
+  return text;
+}
 
 std::string cuda_version(int version) { return message(version / 1000, ".", version % 1000 / 10); }
 

@@ -130,7 +130,8 @@ inline void check_driver(Result result, const char* what) {
     check_driver(result, std::string(what));
 }
 
-/// "CUDA_ERROR_ILLEGAL_ADDRESS (700, an illegal memory access was encountered)".
+/// "CUDA_ERROR_ILLEGAL_ADDRESS (700, an illegal memory access was encountered)."; of errors that an
+/// earlier kernel caused, also what to do.
 std::string describe(Result result);
 
 /// "12.4" for 12040.

@@ -30,7 +30,7 @@ Slot& slot_of(int device, const KernelVariant& variant) {
 std::string load_failure(const KernelVariant& variant, const DeviceInfo& info, const Cubin& cubin,
                          Result result) {
   std::string text = message("cuda: ", variant.name, " could not be loaded on device ", info.index,
-                             " (", info.name, ", ", arch_of(info), "): ", describe(result), ".");
+                             " (", info.name, ", ", arch_of(info), "): ", describe(result));
   const bool not_taken = result == kInvalidImage || result == kNoBinaryForGpu ||
                          result == kInvalidPtx || result == kUnsupportedPtxVersion;
   if (not_taken && cubin.nvrtc_major * 1000 + cubin.nvrtc_minor * 10 > driver().version) {

@@ -11,7 +11,7 @@ namespace {
   throw DeviceError(message("cuda: the launch of ", kernel.name(), " on device ", kernel.device(),
                             " failed, grid ", grid[0], "x", grid[1], "x", grid[2], ", ", threads,
                             " threads and ", shared_bytes,
-                            " bytes of shared memory a cta: ", describe(result), "."));
+                            " bytes of shared memory a cta: ", describe(result)));
 }
 
 }  // namespace

@@ -81,6 +81,7 @@ TEST(CudaLaunch, FailureNamesVariantGridAndSharedMemory) {
     expect_contains(text, "the launch of demo<{.x = 1}> on device 1 failed");
     expect_contains(text, "grid 7x8x9, 96 threads and 1000 bytes of shared memory");
     expect_contains(text, "CUDA_ERROR_ILLEGAL_ADDRESS (700, an illegal memory access");
+    expect_contains(text, "HPCATTN_DEVICE_CHECKS=1");
   });
 }
 

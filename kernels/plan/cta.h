@@ -56,6 +56,7 @@ class PlanCta {
       // Few warps have work where latency counts: adding their sums is faster than a second scan.
       Sum lower{};
       Sum all{};
+      HPCATTN_NO_UNROLL
       for (int i = 0; i < num_warps; ++i) {
         if (i == warp) lower = all;
         all = all + of_warp[i];

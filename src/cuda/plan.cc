@@ -27,10 +27,14 @@ const Tensor& checked(const Tensor& plan) {
 
 }  // namespace
 
-PlanSpec plan_spec() { return {.checked = device_checks()}; }
+PlanSpec plan_spec(std::int64_t fixed_split) {
+  return {.checked = device_checks(), .fixed = fixed_split > 0};
+}
 
 KernelVariant variant_of(const PlanSpec& spec) {
-  const std::string text = message("PlanSpec{.checked = ", spec.checked ? "true" : "false", "}");
+  const auto yes_no = [](bool value) { return value ? "true" : "false"; };
+  const std::string text =
+      message("PlanSpec{.checked = ", yes_no(spec.checked), ", .fixed = ", yes_no(spec.fixed), "}");
   KernelVariant variant;
   variant.name = message("make_plan<", text, ">");
   variant.source = message(
@@ -46,7 +50,13 @@ KernelVariant variant_of(const PlanSpec& spec) {
 }
 
 std::vector<KernelVariant> all_plan_variants() {
-  return {variant_of({.checked = false}), variant_of({.checked = true})};
+  std::vector<KernelVariant> variants;
+  for (const bool checked : {false, true}) {
+    for (const bool fixed : {false, true}) {
+      variants.push_back(variant_of({.checked = checked, .fixed = fixed}));
+    }
+  }
+  return variants;
 }
 
 int plan_workers(int device) {
@@ -61,14 +71,14 @@ int plan_workers(int device) {
 plan::PlanShape plan_shape(const AttentionGroup& group, std::int64_t fixed_split) {
   // No kernel takes a longer head; the costs of one would pass int32.
   const int head_dim = std::min(group.head_dim, 4096);
-  const std::int64_t longest = plan::kMaxInt32 / plan::kDeviceTileKv * plan::kDeviceTileKv;
   const std::int64_t most = plan::kMaxInt32;
   return {.mask = {.causal = group.causal, .window = std::min(group.window.value_or(0), most)},
           .rows = plan::tile_rows(head_dim),
           .costs = plan::tile_costs(head_dim, static_cast<int>(size_bytes(group.kv_dtype))),
           .num_kv_heads = group.num_kv_heads,
           .group = group.num_q_heads / group.num_kv_heads,
-          .fixed_split = static_cast<std::int32_t>(std::min(fixed_split, longest))};
+          .max_tokens = plan::kMaxInt32 / (group.num_q_heads / group.num_kv_heads),
+          .fixed_split = plan::int32_split(fixed_split)};
 }
 
 plan::DeviceBound plan_bound(const AttentionGroup& group, const PlanCapacity& capacity) {
@@ -97,7 +107,7 @@ void make_plan(const PlanArgs& args, KvLens kv_lens, const Execution& execution)
                .num_workers = plan_workers(device),
                .words = args.plan.size(0)};
   in.plan = args.plan.data_as<std::int32_t>();
-  in.header = plan::header_of(args.group);
+  in.header = plan::header_of(args.group, args.fixed_split);
   params.faults = static_cast<Fault*>(fault_mailbox(device));
   check(in.layout.holds(0, 0), "make_plan: plan has ", args.plan.size(0), " words, a plan of ",
         in.lengths.num_requests, " requests has ", in.layout.task(0),
@@ -107,8 +117,8 @@ void make_plan(const PlanArgs& args, KvLens kv_lens, const Execution& execution)
         "Give a tensor of its own, or a slice at a multiple of 4 words.");
 
   static KernelTable<PlanSpec> table;
-  const Kernel& kernel =
-      table.get(device, plan_spec(), [](const PlanSpec& spec) { return variant_of(spec); });
+  const Kernel& kernel = table.get(device, plan_spec(args.fixed_split),
+                                   [](const PlanSpec& spec) { return variant_of(spec); });
   const DeviceGuard guard(device);
   launch(kernel, {1, 1, 1}, execution, params);
   kernels_run.add();

@@ -14,8 +14,8 @@
 
 namespace hpcattn::cuda {
 
-/// The spec that this process runs.
-PlanSpec plan_spec();
+/// The spec that this process runs for balanced plans, or for those of a fixed split.
+PlanSpec plan_spec(std::int64_t fixed_split = 0);
 KernelVariant variant_of(const PlanSpec& spec);
 /// Each variant that there is.
 std::vector<KernelVariant> all_plan_variants();

@@ -18,7 +18,8 @@
 
 namespace hpcattn::plan {
 
-template <typename Cta>
+/// kMode is kFixed where shape.fixed_split is given, else kShares.
+template <CutMode kMode, typename Cta>
 class Balancer {
  public:
   constexpr Balancer(Cta& cta, const BalanceInput& in, BalanceMemory& memory)
@@ -32,23 +33,20 @@ class Balancer {
 
   constexpr void run() {
     count_tiles();
-    // From here on a tile's number fits an int32.
-    if (!in_.holds(totals_.tiles * shape_.num_kv_heads, 0, 0)) {
-      return finish_empty(totals_.tiles * shape_.num_kv_heads);
+    if (totals_.num_tasks > 0) {
+      sum_costs();
+      if constexpr (kMode == CutMode::kFixed) {
+        number_pieces();
+      } else {
+        place_boundaries();
+        number_cuts();
+      }
     }
-    if (totals_.tiles == 0) return finish_empty(0);
-    sum_costs();
-    if (totals_.mode == CutMode::kShares) {
-      place_boundaries();
-      number_cuts();
-    } else {
-      number_pieces();
-    }
-    if (totals_.overflow) return finish_empty(totals_.num_tasks);
-    if (totals_.mode == CutMode::kShares) {
-      emit_shares();
-    } else {
+    if (totals_.num_tasks == 0) clear();
+    if constexpr (kMode == CutMode::kFixed) {
       emit_pieces();
+    } else {
+      emit_shares();
     }
   }
 
@@ -61,13 +59,14 @@ class Balancer {
         requests.active(),
         [&](int t) {
           TileSum sum;
+          HPCATTN_NO_UNROLL
           for (std::int32_t i = requests.begin(t); i < requests.end(t); ++i) {
             if constexpr (Cta::kChecked) {
-              check_request(in_.lengths, i, shape_.group, [&](const LengthFault& fault) {
+              check_request(in_.lengths, i, shape_.max_tokens, [&](const LengthFault& fault) {
                 cta_.report(FaultKind::kLength, fault.which, fault.index, fault.value, fault.limit);
               });
             }
-            const Request request = in_.lengths.request(i, shape_.group);
+            const Request request = in_.lengths.request(i, shape_.max_tokens);
             if (cached) {
               memory_.cu_seqlens_q[i] = request.first_token;
               memory_.kv_lens[i] = request.kv_len;
@@ -82,6 +81,7 @@ class Balancer {
         },
         [&](int t, const TileSum& before, const TileSum& all) {
           std::int64_t tiles = before.tiles;
+          HPCATTN_NO_UNROLL
           for (std::int32_t i = requests.begin(t); i < requests.end(t); ++i) {
             index_.tile_begin()[i] = static_cast<std::int32_t>(tiles);
             tiles += num_row_tiles(shape_, index_.request(i).num_tokens);
@@ -90,7 +90,8 @@ class Balancer {
           index_.tile_begin()[index_.num_requests()] = static_cast<std::int32_t>(all.tiles);
           totals_.tiles = all.tiles;
           totals_.lengths_hash = all.hash;
-          totals_.overflow = false;
+          // A task a tile, for now; where they fit, a tile's number fits an int32.
+          set_counts(all.tiles * shape_.num_kv_heads, 0, 0);
         });
   }
 
@@ -102,6 +103,7 @@ class Balancer {
         [&](int t) {
           WorkSum sum;
           PlacedTile at;
+          HPCATTN_NO_UNROLL
           for (std::int32_t i = tiles.begin(t); i < tiles.end(t); ++i) {
             index_.find_tile(i, at);
             sum.cost += at.tile.cost(shape_.costs);
@@ -116,61 +118,64 @@ class Balancer {
         });
   }
 
-  /// Shares: where each worker begins.
+  /// Balanced: where each worker begins.
   constexpr void place_boundaries() {
-    const Chunks workers(std::int64_t{num_workers_} + 1, cta_.num_threads());
+    const Chunks workers(num_workers_ + 1, cta_.num_threads());
     cta_.each(workers.active(), [&](int t) {
+      HPCATTN_NO_UNROLL
       for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) {
-        memory_.boundary[w] = boundary_at(w * totals_.share);
+        memory_.boundary[w] = boundary_of(w);
       }
     });
   }
 
-  constexpr Boundary boundary_at(std::int64_t position) const {
-    const std::int32_t items = index_.tiles_of_head() * shape_.num_kv_heads;
-    if (position >= totals_.cost * shape_.num_kv_heads) return {.item = items};
-    const auto head = static_cast<std::int32_t>(position / totals_.cost);
-    std::int64_t offset = position % totals_.cost;
-    std::int32_t tile = 0;
+  constexpr Boundary boundary_of(std::int32_t w) const {
+    const bool even = totals_.even;
+    const std::int64_t of_head = even ? totals_.pieces : totals_.cost;
+    const std::int64_t position = even ? w : w * totals_.share;
+    if (position >= of_head * shape_.num_kv_heads) return {.item = num_items()};
+    const std::int64_t head = position / of_head;
     PlacedTile at;
-    offset -= index_.find_cost(offset, tile, at);
-    const std::int32_t item = head * index_.tiles_of_head() + tile;
-    const std::int32_t before = steps_before(shape_.costs, at.tile, offset);
+    const TilePlace place =
+        index_.find(even ? WorkKind::kPieces : WorkKind::kCost, position - head * of_head, at);
+    const std::int32_t item = static_cast<std::int32_t>(head) * index_.tiles_of_head() + place.tile;
+    const std::int32_t steps = at.tile.steps();
+    const std::int32_t before =
+        even ? even_steps_before(shape_, at.tile, static_cast<std::int32_t>(place.offset))
+             : steps_before(shape_.costs, at.tile, static_cast<std::uint32_t>(place.offset));
     if (before == 0) return {.item = item};
-    if (before == at.tile.steps()) return {.item = item + 1};
+    if (before == steps) return {.item = item + 1};
     return {
         .item = item, .kv = (at.tile.first_step() + before) * kDeviceTileKv, .rows = at.num_rows()};
   }
 
-  /// Shares: numbers tasks, partial rows and combines, and writes the combines.
+  /// Balanced: numbers tasks, partial rows and combines, and writes the combines.
   constexpr void number_cuts() {
-    const Chunks workers(std::int64_t{num_workers_} + 1, cta_.num_threads());
+    const Chunks workers(num_workers_ + 1, cta_.num_threads());
     cta_.template scan<CutSum>(
         workers.active(),
         [&](int t) {
           CutSum sum;
+          HPCATTN_NO_UNROLL
           for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) sum = sum + cut_sum(w);
           return sum;
         },
         [&](int t, const CutSum& before, const CutSum& all) {
-          const std::int32_t items = index_.tiles_of_head() * shape_.num_kv_heads;
-          const bool fits = in_.holds(std::int64_t{items} + all.cuts, all.combines, all.rows);
           CutSum sum = before;
+          HPCATTN_NO_UNROLL
           for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) {
-            const CutSum own = cut_sum(w);
-            sum = sum + own;
+            sum = sum + cut_sum(w);
             Boundary& boundary = memory_.boundary[w];
             // An item's first task, and one for each cut of it.
             memory_.worker_begin[w] = boundary.item + sum.cuts;
-            if (own.cuts == 0) continue;
             boundary.partial = sum.rows - boundary.rows;
-            if (own.combines > 0 && fits) {
-              write_combine(sum.combines - 1, boundary, w, sum.rows - own.rows);
-            }
+            boundary.combine = sum.combines - 1;
           }
-          if (t == 0) set_counts(std::int64_t{items} + all.cuts, all.combines, all.rows);
+          if (t == 0) set_counts(std::int64_t{num_items()} + all.cuts, all.combines, all.rows);
         });
   }
+
+  constexpr std::int32_t num_items() const { return index_.tiles_of_head() * shape_.num_kv_heads; }
 
   constexpr bool is_first_cut(std::int32_t w) const {
     const Boundary& previous = memory_.boundary[w - 1];
@@ -185,24 +190,21 @@ class Balancer {
     return {.cuts = 1, .rows = boundary.rows, .combines = 0};
   }
 
-  constexpr void write_combine(std::int32_t i, const Boundary& first_cut, std::int32_t w,
-                               std::int32_t partial) {
-    std::int32_t low = w;  // the last boundary of this item
-    std::int32_t high = num_workers_;
-    while (low < high) {
-      const std::int32_t middle = (low + high + 1) / 2;
-      if (memory_.boundary[middle].item <= first_cut.item) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
+  /// The pieces of an item whose first cut is boundary `w`.
+  constexpr std::int32_t num_splits(std::int32_t w) const {
+    std::int32_t last = w;
+    std::int32_t step = 1;  // cuts of an item are neighbours: most often there is one, seldom many
+    HPCATTN_NO_UNROLL
+    while (step > 0) {
+      const bool inside = last + step <= num_workers_ &&
+                          memory_.boundary[last + step].item == memory_.boundary[w].item;
+      if (inside) last += step;
+      step = inside ? step * 2 : step / 2;
     }
-    PlacedTile at;
-    index_.find_item(first_cut.item, at);
-    cta_.store(in_.plan + in_.layout.combine(i), at.combine(partial, low - w + 2));
+    return last - w + 2;
   }
 
-  /// Pieces: partial rows and combines before each thread's tiles, and where each worker begins.
+  /// Fixed: partial rows and combines before each thread's tiles, and where each worker begins.
   constexpr void number_pieces() {
     const Chunks tiles = index_.tile_chunks();
     cta_.template scan<PartialSum>(
@@ -210,6 +212,7 @@ class Balancer {
         [&](int t) {
           PartialSum sum;
           PlacedTile at;
+          HPCATTN_NO_UNROLL
           for (std::int32_t i = tiles.begin(t); i < tiles.end(t); ++i) {
             index_.find_tile(i, at);
             sum = sum + partials_of(at);
@@ -227,12 +230,12 @@ class Balancer {
           const std::int64_t rows = all.rows > kMaxInt32 ? all.rows : all.rows * heads;
           set_counts(totals_.pieces * heads, all.combines * heads, rows);
         });
-    if (totals_.overflow) return;
-    const Chunks workers(std::int64_t{num_workers_} + 1, cta_.num_threads());
+    if (totals_.num_tasks == 0) return;
+    const Chunks workers(num_workers_ + 1, cta_.num_threads());
     cta_.each(workers.active(), [&](int t) {
+      HPCATTN_NO_UNROLL
       for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) {
-        memory_.worker_begin[w] = totals_.mode == CutMode::kEven ? std::min(w, totals_.num_tasks)
-                                                                 : tasks_before(w * totals_.share);
+        memory_.worker_begin[w] = tasks_before(w * totals_.share);
       }
     });
   }
@@ -243,29 +246,21 @@ class Balancer {
     return {.rows = pieces * at.num_rows(), .combines = 1};
   }
 
-  /// kFixed: the tasks that begin before a position of the batch's cost.
+  /// Fixed: the tasks that begin before a position of the batch's cost.
   constexpr std::int32_t tasks_before(std::int64_t position) const {
     if (position >= totals_.cost * shape_.num_kv_heads) return totals_.num_tasks;
-    const auto head = static_cast<std::int32_t>(position / totals_.cost);
-    const std::int64_t offset = position % totals_.cost;
-    std::int32_t tile = 0;
+    const std::int64_t head = position / totals_.cost;
     PlacedTile at;
-    const std::int64_t tile_offset = offset - index_.find_cost(offset, tile, at);
-    const std::int32_t chunk = static_cast<std::int32_t>(tile / index_.tile_chunks().length);
-    std::int32_t pieces = memory_.pieces_before[chunk];
-    PlacedTile earlier;
-    for (std::int32_t i = index_.tile_chunks().begin(chunk); i < tile; ++i) {
-      index_.find_tile(i, earlier);
-      pieces += num_pieces(shape_, earlier.tile);
-    }
-    return head * static_cast<std::int32_t>(totals_.pieces) + pieces +
-           plan::pieces_before(shape_, at.tile, tile_offset);
+    const TilePlace place = index_.find(WorkKind::kCost, position - head * totals_.cost, at);
+    return static_cast<std::int32_t>(head * totals_.pieces + place.pieces_before) +
+           pieces_before(shape_, at.tile, static_cast<std::uint32_t>(place.offset));
   }
 
   constexpr void emit_shares() {
     const Chunks tasks(totals_.num_tasks, cta_.num_threads());
     cta_.each(cta_.num_threads(), [&](int t) {
       PlacedTile at;
+      HPCATTN_NO_UNROLL
       for (std::int32_t j = tasks.begin(t); j < tasks.end(t); ++j) {
         const std::int32_t w = last_at_most(memory_.worker_begin, num_workers_ + 1, j);
         const Boundary begin = memory_.boundary[w];
@@ -278,6 +273,9 @@ class Balancer {
                                                    : -1;
         write_task(j, at.task(begins_at_cut ? begin.kv : at.tile.kv_begin,
                               ends_at_cut ? end.kv : at.tile.kv_end, partial, w));
+        if (ends_at_cut && !begins_at_cut) {
+          write_combine(end.combine, at.combine(partial, num_splits(w + 1)));
+        }
       }
       write_head(t);
     });
@@ -294,8 +292,8 @@ class Balancer {
   /// Tasks [first, last) of even or fixed pieces.
   constexpr void emit_run(std::int32_t first, std::int32_t last) {
     const auto pieces_of_head = static_cast<std::int32_t>(totals_.pieces);
-    std::int32_t head = first / pieces_of_head;
-    std::int32_t piece = first % pieces_of_head;  // of the head, then of the tile
+    std::int32_t head = divide(first, pieces_of_head);
+    std::int32_t piece = first - head * pieces_of_head;  // of the head, then of the tile
     const std::int32_t chunk =
         last_at_most(memory_.pieces_before, index_.tile_chunks().active(), piece);
     piece -= memory_.pieces_before[chunk];
@@ -318,44 +316,43 @@ class Balancer {
       pieces = num_pieces(shape_, at.tile);
     };
     std::int32_t w = last_at_most(memory_.worker_begin, num_workers_ + 1, first);
+    HPCATTN_NO_UNROLL
     for (std::int32_t j = first; j < last; ++j, ++piece) {
+      HPCATTN_NO_UNROLL
       while (piece >= pieces) next_tile();
+      HPCATTN_NO_UNROLL
       while (memory_.worker_begin[w + 1] <= j) ++w;
       at.head = head;
       const std::int32_t partial = pieces == 1 ? -1 : rows + piece * at.num_rows();
-      write_task(j, at.task(piece_begin(shape_, at.tile, piece, pieces),
-                            piece_begin(shape_, at.tile, piece + 1, pieces), partial, w));
+      write_task(j, at.task(piece_begin(shape_, at.tile, piece),
+                            piece_begin(shape_, at.tile, piece + 1), partial, w));
       if (piece == 0 && pieces > 1) {
-        cta_.store(in_.plan + in_.layout.combine(combines), at.combine(rows, pieces));
+        write_combine(combines, at.combine(rows, pieces));
       }
     }
   }
 
-  /// A plan without tasks; `needed` of them did not fit, where there are any.
-  constexpr void finish_empty(std::int64_t needed) {
-    const std::int64_t combines = totals_.overflow ? totals_.num_combines : 0;
-    const std::int64_t rows = totals_.overflow ? totals_.num_partial_rows : 0;
-    cta_.each(cta_.num_threads(), [&](int) {});  // all have read the totals
-    const Chunks workers(std::int64_t{num_workers_} + 1, cta_.num_threads());
+  /// A plan without tasks.
+  constexpr void clear() {
+    const Chunks workers(num_workers_ + 1, cta_.num_threads());
     cta_.each(workers.active(), [&](int t) {
+      HPCATTN_NO_UNROLL
       for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) memory_.worker_begin[w] = 0;
-      if (t > 0) return;
-      totals_.num_tasks = totals_.num_combines = totals_.num_partial_rows = 0;
-      if (needed > 0) {
-        cta_.report(FaultKind::kPlanOverflow, needed, combines, in_.layout.words, rows);
-      }
     });
-    cta_.each(cta_.num_threads(), [&](int t) { write_head(t); });
   }
 
   constexpr void write_task(std::int32_t j, const Task& task) {
     cta_.store(in_.plan + in_.layout.task(j), task);
   }
+  constexpr void write_combine(std::int32_t i, const Combine& combine) {
+    cta_.store(in_.plan + in_.layout.combine(i), combine);
+  }
 
   /// worker_begin by all threads, the header by the first.
   constexpr void write_head(int t) {
-    const Chunks workers(std::int64_t{num_workers_} + 1, cta_.num_threads());
+    const Chunks workers(num_workers_ + 1, cta_.num_threads());
     std::int32_t* worker_begin = in_.plan + in_.layout.worker_begin();
+    HPCATTN_NO_UNROLL
     for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) {
       worker_begin[w] = memory_.worker_begin[w];
     }
@@ -375,12 +372,13 @@ class Balancer {
     cta_.store(in_.plan, header);
   }
 
+  /// By one thread. Nothing is planned where the tensor does not hold it.
   constexpr void set_counts(std::int64_t tasks, std::int64_t combines, std::int64_t rows) {
-    constexpr std::int64_t kMost = kMaxInt32;
-    totals_.num_tasks = static_cast<std::int32_t>(std::min(tasks, kMost));
-    totals_.num_combines = static_cast<std::int32_t>(std::min(combines, kMost));
-    totals_.num_partial_rows = static_cast<std::int32_t>(std::min(rows, kMost));
-    totals_.overflow = !in_.holds(tasks, combines, rows);
+    const bool fits = in_.holds(tasks, combines, rows);
+    if (!fits) cta_.report(FaultKind::kPlanOverflow, tasks, combines, in_.layout.words, rows);
+    totals_.num_tasks = fits ? static_cast<std::int32_t>(tasks) : 0;
+    totals_.num_combines = fits ? static_cast<std::int32_t>(combines) : 0;
+    totals_.num_partial_rows = fits ? static_cast<std::int32_t>(rows) : 0;
   }
 
   Cta& cta_;

@@ -38,6 +38,7 @@ struct Boundary {
   std::int32_t kv = -1;      // the KV token there; -1: the item's start
   std::int32_t rows = 0;     // of the item, where it is cut here
   std::int32_t partial = 0;  // first row of the partial that begins here
+  std::int32_t combine = 0;  // of the item, where this is its first cut
   constexpr bool cuts() const { return kv >= 0; }
 };
 
@@ -85,19 +86,15 @@ struct BalanceTotals {
   std::int32_t num_combines;
   std::int32_t num_partial_rows;
   std::uint32_t lengths_hash;
-  CutMode mode;
-  bool overflow;
+  bool even;  // pieces are few enough for a worker each
 
   /// Says how the batch is cut, from the work of one KV head.
   constexpr void set_work(const PlanShape& shape, std::int32_t num_workers, const WorkSum& work) {
     cost = work.cost;
     pieces = work.pieces;
     share = ceil_div(cost * shape.num_kv_heads, std::int64_t{num_workers});
-    mode = CutMode::kFixed;
-    if (shape.fixed_split > 0) return;
-    const bool one_piece_each = pieces * shape.num_kv_heads <= num_workers;
-    mode = one_piece_each ? CutMode::kEven : CutMode::kShares;
-    share = std::max(share, shape.costs.min_share());
+    if (shape.fixed_split == 0) share = std::max(share, shape.costs.min_share());
+    even = pieces * shape.num_kv_heads <= num_workers;
   }
 };
 

@@ -2,26 +2,30 @@
 // The tiles of a batch as a GPU's planner finds them: by number, by cost, and dealt to threads.
 #pragma once
 
+#include "kernels/tile/unroll.h"
 #include "src/plan/balance_input.h"
 
 namespace hpcattn::plan {
 
-/// `count` things dealt to the threads in runs of equal length.
-struct Chunks {
-  std::int64_t count = 0;
-  std::int64_t length = 1;
-
-  constexpr Chunks(std::int64_t count_of_all, int num_threads)
-      : count(count_of_all),
-        length(std::max<std::int64_t>(ceil_div(count_of_all, std::int64_t{num_threads}), 1)) {}
-  /// Threads that have any, and thread 0.
-  constexpr int active() const {
-    return static_cast<int>(std::max<std::int64_t>(ceil_div(count, length), 1));
-  }
+/// `count` things dealt to the threads in runs of equal length; the last threads may get none.
+class Chunks {
+ public:
+  constexpr Chunks(std::int32_t count, int num_threads)
+      : count_(static_cast<std::uint32_t>(count)),
+        length_((count_ + static_cast<std::uint32_t>(num_threads) - 1) /
+                static_cast<std::uint32_t>(num_threads)),
+        active_(std::max(std::min(count, num_threads), 1)) {}
+  /// The others have none. Thread 0 is one, always.
+  constexpr int active() const { return active_; }
   constexpr std::int32_t begin(int t) const {
-    return static_cast<std::int32_t>(std::min(length * t, count));
+    return static_cast<std::int32_t>(std::min(length_ * static_cast<std::uint32_t>(t), count_));
   }
   constexpr std::int32_t end(int t) const { return begin(t + 1); }
+
+ private:
+  std::uint32_t count_;
+  std::uint32_t length_;
+  int active_;
 };
 
 /// The last of 0 .. count - 1 whose value is at most `value`; values do not fall, the first is not
@@ -29,8 +33,9 @@ struct Chunks {
 template <typename T>
 constexpr std::int32_t last_at_most(const T* values, std::int32_t count, T value) {
   std::int32_t low = 0;
+  HPCATTN_NO_UNROLL
   while (count > 1) {
-    const std::int32_t half = count / 2;
+    const std::int32_t half = divide(count, 2);
     if (values[low + half] <= value) low += half;
     count -= half;
   }
@@ -72,6 +77,15 @@ struct PlacedTile {
   }
 };
 
+/// What tiles are added up by.
+enum class WorkKind { kCost, kPieces };
+
+struct TilePlace {
+  std::int32_t tile = 0;           // of one KV head
+  std::int64_t pieces_before = 0;  // in earlier tiles of that head
+  std::int64_t offset = 0;         // within the tile
+};
+
 /// Tiles by number and by cost. The searches read what earlier phases have written.
 class BatchIndex {
  public:
@@ -90,27 +104,34 @@ class BatchIndex {
 
   constexpr bool is_cached() const { return tile_begin_ == memory_.tile_begin; }
   constexpr std::int32_t num_requests() const { return lengths_.num_requests; }
-  constexpr Request request(std::int32_t i) const { return lengths_.request(i, shape_.group); }
+  constexpr Request request(std::int32_t i) const { return lengths_.request(i, shape_.max_tokens); }
   /// Row tiles of one KV head before each request, [num_requests + 1].
   constexpr std::int32_t* tile_begin() const { return tile_begin_; }
 
   /// Tiles of one KV head, dealt to the threads.
-  constexpr Chunks tile_chunks() const { return {memory_.totals.tiles, num_threads_}; }
+  constexpr Chunks tile_chunks() const { return {tiles_of_head(), num_threads_}; }
   constexpr std::int32_t tiles_of_head() const {
     return static_cast<std::int32_t>(memory_.totals.tiles);
   }
 
-  /// The tile of one KV head at `offset` of its cost; returns the cost of the tiles before it.
-  constexpr std::int64_t find_cost(std::int64_t offset, std::int32_t& tile, PlacedTile& at) const {
+  /// The tile of one KV head that holds `offset` of a kind of its work; `at` becomes that tile.
+  constexpr TilePlace find(WorkKind kind, std::int64_t offset, PlacedTile& at) const {
     const Chunks tiles = tile_chunks();
-    const std::int32_t chunk = last_at_most(memory_.cost_before, tiles.active(), offset);
-    std::int64_t before = memory_.cost_before[chunk];
-    tile = tiles.begin(chunk);
-    for (;; ++tile) {
-      find_tile(tile, at);
-      const std::int64_t cost = at.tile.cost(shape_.costs);
-      if (before + cost > offset || tile + 1 >= tiles.end(chunk)) return before;
-      before += cost;
+    const bool by_cost = kind == WorkKind::kCost;
+    const bool counts_pieces = !by_cost || shape_.fixed_split > 0;
+    const std::int32_t chunk = by_cost ? last_at_most(memory_.cost_before, tiles.active(), offset)
+                                       : last_at_most(memory_.pieces_before, tiles.active(),
+                                                      static_cast<std::int32_t>(offset));
+    TilePlace place{.tile = tiles.begin(chunk), .pieces_before = memory_.pieces_before[chunk]};
+    place.offset = offset - (by_cost ? memory_.cost_before[chunk] : place.pieces_before);
+    HPCATTN_NO_UNROLL
+    for (;; ++place.tile) {
+      find_tile(place.tile, at);
+      const std::int32_t pieces = counts_pieces ? num_pieces(shape_, at.tile) : 0;
+      const std::int64_t work = by_cost ? std::int64_t{at.tile.cost(shape_.costs)} : pieces;
+      if (place.offset < work || place.tile + 1 >= tiles.end(chunk)) return place;
+      place.offset -= work;
+      place.pieces_before += pieces;
     }
   }
 
@@ -122,21 +143,20 @@ class BatchIndex {
     at.tile = row_tile(shape_, at.request, tile - tile_begin_[i]);
   }
   constexpr void find_item(std::int32_t item, PlacedTile& at) const {
-    at.head = item / tiles_of_head();
+    at.head = divide(item, tiles_of_head());
     find_tile(item - at.head * tiles_of_head(), at);
   }
 
  private:
-  /// The request that a tile belongs to. Requests of one tile each are found at once, and so are
-  /// neighbours of the last one.
+  /// The request that a tile belongs to, found at once where it is that of the last search, or
+  /// where each request has one tile.
   constexpr std::int32_t find_request(std::int32_t tile, std::int32_t last) const {
     const std::int32_t count = lengths_.num_requests;
     const auto has = [&](std::int32_t i) {
       return i < count && tile_begin_[i] <= tile && tile < tile_begin_[i + 1];
     };
-    if (has(tile)) return tile;
     if (has(last)) return last;
-    if (has(last + 1)) return last + 1;
+    if (has(tile)) return tile;
     // Of requests that begin at the same tile, the last one has it: the others are empty.
     return last_at_most(tile_begin_, count, tile);
   }

@@ -8,7 +8,7 @@
 namespace hpcattn::plan {
 
 inline constexpr std::int32_t kMagic = 0x48504c4e;  // "HPLN"
-inline constexpr std::int32_t kVersion = 1;
+inline constexpr std::int32_t kVersion = 2;
 
 /// Rows (query tokens x heads of a group) of one task, at most. A row is numbered
 /// token * group + head_in_group within its request.
@@ -70,6 +70,9 @@ struct Header {
   std::int32_t kv_dtype = 0;
   std::int32_t causal = 0;
   std::int32_t window = 0;  // 0: none
+  // KV tokens of a split, where they are fixed: this sizes the partial results.
+  std::int32_t fixed_split = 0;
+  std::int32_t unused[3] = {};  // a header ends at a multiple of 16 bytes
   // What the plan was made from, and whether it is still whole.
   std::uint32_t lengths_hash[2] = {};
   std::uint32_t content_hash[2] = {};

@@ -74,7 +74,7 @@ AttentionGroup group_of(const Header& header) {
   return group;
 }
 
-Header header_of(const AttentionGroup& group) {
+Header header_of(const AttentionGroup& group, std::int64_t fixed_split) {
   Header header;
   header.num_q_heads = group.num_q_heads;
   header.num_kv_heads = group.num_kv_heads;
@@ -85,6 +85,7 @@ Header header_of(const AttentionGroup& group) {
   header.causal = group.causal ? 1 : 0;
   header.window =
       static_cast<std::int32_t>(std::min<std::int64_t>(group.window.value_or(0), INT32_MAX));
+  header.fixed_split = int32_split(fixed_split);
   return header;
 }
 
@@ -120,11 +121,14 @@ PlanView view(const Tensor& plan) {
 }
 
 PlanView view_for(const Tensor& plan, const AttentionGroup& group, const Tensor& cu_seqlens_q,
-                  const Tensor& kv_lens) {
+                  const Tensor& kv_lens, std::int64_t fixed_split) {
   const PlanView result = view(plan);
   const AttentionGroup made_for = group_of(*result.header);
   check(made_for == group, "plan: it was made for ", to_string(made_for), "; this call has ",
         to_string(group), ". Make a plan for each group of like layers.");
+  check(fixed_split < 0 || result.header->fixed_split == int32_split(fixed_split),
+        "plan: it was made with fixed_split ", result.header->fixed_split, ", this call has ",
+        fixed_split, ". Give both the same.");
   check(result.header->num_requests == kv_lens.size(0), "plan: it was made for ",
         result.header->num_requests, " requests, this call has ", kv_lens.size(0), ".");
   std::uint32_t hash[2] = {};
@@ -287,7 +291,7 @@ void make_plan(const PlanArgs& args, const Execution& execution) {
   check(split.num_partial_rows <= INT32_MAX, kOp, ": ", split.num_partial_rows,
         " partial rows are over 2^31. Take a longer fixed_split.");
 
-  plan::Header header = plan::header_of(group);
+  plan::Header header = plan::header_of(group, args.fixed_split);
   header.num_requests = static_cast<std::int32_t>(kv_lens.size());
   header.num_tokens = cu_seqlens.back();
   header.num_tasks = static_cast<std::int32_t>(split.tasks.size());

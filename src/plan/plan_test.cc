@@ -72,6 +72,17 @@ TEST_F(PlanTest, IsRefusedForAnotherGroup) {
   EXPECT_NE(refusal([&] { view_for(); }).find("it was made for 32:8 heads"), std::string::npos);
 }
 
+TEST_F(PlanTest, IsRefusedForAnotherFixedSplit) {
+  make();
+  const auto view_with = [&](std::int64_t fixed_split) {
+    plan::view_for(int_tensor(words), group, int_tensor(cu), int_tensor(lens), fixed_split);
+  };
+  EXPECT_NO_THROW(view_with(0));
+  EXPECT_NO_THROW(view_with(-1));
+  EXPECT_NE(refusal([&] { view_with(512); }).find("made with fixed_split 0, this call has 512"),
+            std::string::npos);
+}
+
 TEST_F(PlanTest, IsRefusedForOtherLengths) {
   make();
   lens[1] = 18;

@@ -19,6 +19,11 @@ constexpr T ceil_div(T a, T b) {
   return a / b + (a % b == 0 ? 0 : 1);
 }
 
+/// a / b for a >= 0, b > 0: half the instructions of a signed one.
+constexpr std::int32_t divide(std::int32_t a, std::int32_t b) {
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b));
+}
+
 /// What a cta's work costs, in units of 100 clocks of a cta that shares its multiprocessor with
 /// another. Their ratios alone matter: they decide which share of a mixed batch is one worker's.
 struct TileCosts {
@@ -48,8 +53,10 @@ constexpr TileCosts tile_costs(int head_dim, int kv_bytes) {
   constexpr int kMinPieceSteps = 4;  // narrow ones
   TileCosts costs;
   costs.overhead = kOverhead;
-  costs.narrow_step = std::max(kNarrowStep * head_dim * kv_bytes / (128 * 2), 1);
-  costs.wide_step = std::max(kWideStep * head_dim * tile_rows(head_dim).wide / (128 * 128), 1);
+  constexpr int kMostStep = 127;  // a tile's steps are below 2^25: its cost fits 32 bits
+  costs.narrow_step = std::clamp(kNarrowStep * head_dim * kv_bytes / (128 * 2), 1, kMostStep);
+  costs.wide_step =
+      std::clamp(kWideStep * head_dim * tile_rows(head_dim).wide / (128 * 128), 1, kMostStep);
   costs.min_narrow = kMinPieceSteps;
   costs.min_wide =
       std::clamp(kMinPieceSteps * costs.narrow_step / costs.wide_step, 1, kMinPieceSteps);
@@ -62,8 +69,9 @@ struct PlanShape {
   TileRows rows;
   TileCosts costs;
   std::int32_t num_kv_heads = 1;
-  std::int32_t group = 1;        // query heads of a KV head
-  std::int32_t fixed_split = 0;  // KV tokens, a multiple of kDeviceTileKv; 0: balanced
+  std::int32_t group = 1;               // query heads of a KV head
+  std::int32_t max_tokens = kMaxInt32;  // of a request, so that its rows fit an int32
+  std::int32_t fixed_split = 0;         // KV tokens, a multiple of kDeviceTileKv; 0: balanced
 };
 
 /// One request, its lengths clamped to what can be: neither negative, nor over 2^31 rows.
@@ -95,14 +103,15 @@ struct Lengths {
   }
   constexpr std::int64_t kv_value(std::int64_t i) const { return kv_lens[i * kv_lens_stride]; }
 
-  constexpr Request request(std::int64_t i, std::int32_t group) const {
+  constexpr Request request(std::int64_t i, std::int32_t max_tokens) const {
     const std::int64_t first = q_end(i);
     const std::int64_t num_tokens = q_end(i + 1) - first;
     const std::int64_t kv = kv_cumulative ? kv_value(i + 1) - kv_value(i) : kv_value(i);
     constexpr std::int64_t kZero = 0;
     constexpr std::int64_t kMost = kMaxInt32;
     return {.first_token = static_cast<std::int32_t>(first),
-            .num_tokens = static_cast<std::int32_t>(std::clamp(num_tokens, kZero, kMost / group)),
+            .num_tokens =
+                static_cast<std::int32_t>(std::clamp(num_tokens, kZero, std::int64_t{max_tokens})),
             .kv_len = static_cast<std::int32_t>(std::clamp(kv, kZero, kMost))};
   }
 };
@@ -117,15 +126,14 @@ struct LengthFault {
 
 /// Calls report(LengthFault) for what is wrong with request `i`.
 template <typename Report>
-constexpr void check_request(const Lengths& lengths, std::int64_t i, std::int32_t group,
+constexpr void check_request(const Lengths& lengths, std::int64_t i, std::int32_t max_tokens,
                              const Report& report) {
   const std::int64_t first = lengths.q_end(i);
   const std::int64_t next = lengths.q_end(i + 1);
-  const std::int64_t most_tokens = kMaxInt32 / group;
   if (i == 0 && first != 0) report({.which = 0, .index = 0, .value = first, .limit = 0});
   if (next < first) report({.which = 0, .index = i + 1, .value = next});
-  if (next - first > most_tokens) {
-    report({.which = 0, .index = i + 1, .value = next, .limit = first + most_tokens});
+  if (next - first > max_tokens) {
+    report({.which = 0, .index = i + 1, .value = next, .limit = first + max_tokens});
   }
   const std::int64_t kv_idx = lengths.kv_cumulative ? i + 1 : i;
   const std::int64_t least = lengths.kv_cumulative ? lengths.kv_value(i) : 0;
@@ -137,7 +145,7 @@ constexpr void check_request(const Lengths& lengths, std::int64_t i, std::int32_
 constexpr std::int32_t num_row_tiles(const PlanShape& shape, std::int32_t num_tokens) {
   const std::int32_t rows = num_tokens * shape.group;
   if (rows <= shape.rows.narrow) return rows > 0 ? 1 : 0;
-  return ceil_div(rows, std::int32_t{shape.rows.wide});
+  return divide(rows - 1, shape.rows.wide) + 1;
 }
 
 /// Some rows of one KV head of a request, and the KV tokens that any of them sees.
@@ -148,13 +156,14 @@ struct RowTile {
   std::int32_t kv_end = 0;
   bool wide = false;
 
-  constexpr std::int32_t first_step() const { return kv_begin / kDeviceTileKv; }
+  constexpr std::int32_t first_step() const { return divide(kv_begin, kDeviceTileKv); }
   /// Steps of a kernel: they begin at multiples of kDeviceTileKv.
   constexpr std::int32_t steps() const {
-    return kv_end > kv_begin ? (kv_end - 1) / kDeviceTileKv + 1 - first_step() : 0;
+    return kv_end > kv_begin ? divide(kv_end - 1, kDeviceTileKv) + 1 - first_step() : 0;
   }
-  constexpr std::int64_t cost(const TileCosts& costs) const {
-    return costs.overhead + std::int64_t{steps()} * costs.step(wide);
+  constexpr std::uint32_t cost(const TileCosts& costs) const {
+    return static_cast<std::uint32_t>(costs.overhead) +
+           static_cast<std::uint32_t>(steps()) * static_cast<std::uint32_t>(costs.step(wide));
   }
 };
 
@@ -169,8 +178,8 @@ constexpr RowTile row_tile(const PlanShape& shape, const Request& request, std::
     tile.row_begin = index * shape.rows.wide;
     tile.row_end =
         rows - tile.row_begin > shape.rows.wide ? tile.row_begin + shape.rows.wide : rows;
-    first_token = tile.row_begin / shape.group;
-    last_token = (tile.row_end - 1) / shape.group;
+    first_token = divide(tile.row_begin, shape.group);
+    last_token = divide(tile.row_end - 1, shape.group);
   }
   const std::int64_t before = std::int64_t{request.kv_len} - request.num_tokens;
   const KvRange seen =

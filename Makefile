@@ -44,7 +44,8 @@ CMAKE_FLAGS += -DHPCATTN_WERROR=ON
 PIP_FLAGS += --quiet --progress-bar off
 endif
 
-PACKAGE_SOURCES := $(shell find CMakeLists.txt pyproject.toml LICENSE README.md cmake include src torch python \
+PACKAGE_SOURCES := $(shell find CMakeLists.txt pyproject.toml LICENSE README.md cmake include kernels src torch python \
+  tools/make_cubins.py \
   -type f -not -name '*_test.cc' -not -path '*/__pycache__/*' 2>/dev/null)
 CXX_FILES = $(shell find include src torch fuzz examples -name '*.cc' -o -name '*.h')
 PYTHON_PATHS := python tests tools docs/figures

@@ -18,38 +18,10 @@
 #include "src/plan/plan.h"
 #include "src/plan/split.h"
 #include "torch/arguments.h"
+#include "torch/json.h"
 
 namespace hpcattn::torch_ops {
 namespace {
-
-/// A JSON string.
-std::string quoted(std::string_view text) {
-  std::string json = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      json += '\\';
-      json += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      constexpr std::string_view kHex = "0123456789abcdef";
-      json += "\\u00";
-      json += kHex[static_cast<unsigned char>(c) >> 4];
-      json += kHex[static_cast<unsigned char>(c) & 15];
-    } else {
-      json += c;
-    }
-  }
-  return json + '"';
-}
-
-template <typename Values, typename Show>
-std::string array(const Values& values, const Show& show) {
-  std::string json = "[";
-  for (const auto& value : values) {
-    if (json.size() > 1) json += ", ";
-    json += show(value);
-  }
-  return json + "]";
-}
 
 /// Names to numbers.
 std::string object(const std::map<std::string, std::int64_t>& numbers) {

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         reset_call_counts,
         set_check_values,
     )
+    from hpcattn._prepare import PrepareReport, prepare
     from hpcattn.ops import (
         merge_partials,
         packed_attention,
@@ -37,6 +38,8 @@ _HOME = {
     "kernels": "hpcattn._library",
     "reset_call_counts": "hpcattn._library",
     "set_check_values": "hpcattn._library",
+    "PrepareReport": "hpcattn._prepare",
+    "prepare": "hpcattn._prepare",
     "merge_partials": "hpcattn.ops",
     "packed_attention": "hpcattn.ops",
     "paged_attention": "hpcattn.ops",
@@ -50,6 +53,7 @@ _HOME = {
 
 __all__ = [
     "AttentionGroup",
+    "PrepareReport",
     "__version__",
     "call_counts",
     "compilations",
@@ -60,6 +64,7 @@ __all__ = [
     "plan_attention",
     "plan_summary",
     "plan_words",
+    "prepare",
     "reset_call_counts",
     "rope_norm_store_kv",
     "set_check_values",

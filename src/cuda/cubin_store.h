@@ -14,8 +14,8 @@ namespace hpcattn::cuda {
 /// than `driver_version` (13000 for CUDA 13.0; 0: any), since such a driver does not load it.
 Cubin find_cubin(const KernelVariant& variant, const std::string& arch, int driver_version);
 
-/// Compiles for shipping: into `folder`, found there whatever libnvrtc a user has. Throws
-/// DeviceError. Returns the bytes of the file.
+/// Compiles, or takes from a cache, for shipping: into `folder`, found there whatever libnvrtc a
+/// user has. Throws DeviceError. Returns the bytes of the file.
 std::int64_t write_shipped(const KernelVariant& variant, const std::string& arch,
                            const std::string& folder);
 

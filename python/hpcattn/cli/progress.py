@@ -1,12 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of a bench run on standard error: a bar on a terminal, else a line a case."""
+"""Progress on standard error: a bar on a terminal, else a line a case or kernel."""
 
 from __future__ import annotations
 
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from hpcattn.cli import shell
+
+if TYPE_CHECKING:
+    from hpcattn._prepare import PreparedKernel
+
+
+class PrepareBar:
+    """Shows which kernel is ready, and how many are left; called with each."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        """Prepares the bar.
+
+        Args:
+            quiet: Show nothing.
+        """
+        self._console = shell.err()
+        self._quiet = quiet
+        self._bar: Progress | None = None
+        if self._console.is_terminal and not quiet:
+            self._bar = Progress(
+                TextColumn("kernels"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.description}"),
+                console=self._console,
+                transient=True,
+            )
+            self._task = self._bar.add_task("", total=None)
+
+    def __call__(self, kernel: PreparedKernel, done: int, total: int) -> None:
+        """`kernel` is ready, as number `done` of `total`."""
+        if self._bar is not None:
+            self._bar.update(self._task, total=total, completed=done, description=kernel.name)
+        elif not self._quiet:
+            how = "compiled" if kernel.compiled else "found"
+            self._console.print(f"[{done}/{total}] {kernel.name}: {how}, {kernel.seconds:.1f} s")
+
+    def __enter__(self) -> PrepareBar:
+        """Shows the bar."""
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Takes the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
 
 
 class BenchProgress:

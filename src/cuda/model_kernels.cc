@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/cuda/model_kernels.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/common/check.h"
+#include "src/cuda/attention.h"
+#include "src/cuda/device.h"
+#include "src/cuda/merge.h"
+#include "src/cuda/plan.h"
+#include "src/cuda/prepare.h"
+#include "src/cuda/rope.h"
+#include "src/cuda/store.h"
+#include "src/ops/support.h"
+
+namespace hpcattn {
+namespace cuda {
+namespace {
+
+constexpr const char* kOp = "prepare";
+
+/// The variants of a model, each once.
+class Variants {
+ public:
+  void add(KernelVariant variant) {
+    const auto same = [&](const KernelVariant& other) { return other.source == variant.source; };
+    if (std::none_of(list_.begin(), list_.end(), same)) list_.push_back(std::move(variant));
+  }
+  std::vector<KernelVariant> take() { return std::move(list_); }
+
+ private:
+  std::vector<KernelVariant> list_;
+};
+
+void check_description(const ModelDescription& model) {
+  const AttentionGroup& group = model.group;
+  check(group.num_q_heads > 0 && group.num_kv_heads > 0 &&
+            group.num_q_heads % group.num_kv_heads == 0,
+        kOp, ": ", group.num_q_heads, ":", group.num_kv_heads,
+        " heads, expected query heads that are a multiple of the KV heads.");
+  check_supported(ops::head_dim_supported(group.head_dim), kOp, ": head_dim is ", group.head_dim,
+                  ", supported are ", ops::supported_head_dims_text(), ".");
+  check_supported(model.dtype == DType::kFloat16 || model.dtype == DType::kBFloat16, kOp,
+                  ": dtype is ", name(model.dtype),
+                  ", a GPU's attention takes float16 or bfloat16.");
+  check_supported(group.q_dtype == model.dtype || group.q_dtype == DType::kFloat8E4M3, kOp,
+                  ": q is ", name(group.q_dtype), " with activations in ", name(model.dtype),
+                  ", expected ", name(model.dtype), " or float8_e4m3.");
+  check_supported(group.kv_dtype == model.dtype || is_fp8(group.kv_dtype), kOp, ": KV is ",
+                  name(group.kv_dtype), " with activations in ", name(model.dtype), ", expected ",
+                  name(model.dtype), ", float8_e4m3 or float8_e5m2.");
+}
+
+void add_kernels(const ModelDescription& model, int shared_budget, Variants& variants) {
+  check_description(model);
+  const AttentionFeatures features{.softcap = model.softcap, .alibi = model.alibi};
+  variants.add(variant_of(attention_spec(model.group, features, shared_budget)));
+  variants.add(combine_variant(model.group.head_dim));
+  variants.add(variant_of(plan_spec()));
+  variants.add(variant_of(store_spec(model.dtype, model.group.kv_dtype)));
+  variants.add(variant_of(rope_spec(model.dtype, model.norm_policy, model.norm_scope)));
+  variants.add(variant_of(merge_spec(model.dtype, model.dtype)));
+  variants.add(variant_of(merge_spec(model.dtype, DType::kFloat32)));
+}
+
+Progress progress_of(const PrepareOptions& options) {
+  if (!options.progress) return {};
+  return [&options](const Prepared& ready) {
+    options.progress({.done = ready.done,
+                      .total = ready.total,
+                      .name = ready.name,
+                      .seconds = ready.seconds,
+                      .compiled = ready.compiled});
+  };
+}
+
+}  // namespace
+
+std::vector<KernelVariant> kernels_of(const std::vector<ModelDescription>& model,
+                                      int shared_budget) {
+  Variants variants;
+  for (const ModelDescription& layers : model) add_kernels(layers, shared_budget, variants);
+  return variants.take();
+}
+
+std::vector<ModelDescription> shipped_models() {
+  std::vector<ModelDescription> models;
+  for (int head_dim : {64, 128, 256}) {
+    for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      for (DType kv_dtype : {dtype, DType::kFloat8E4M3}) {
+        for (bool softcap : {false, true}) {
+          // Gemma alone caps its scores among what is common, and has 256 dims.
+          if (softcap && head_dim != 256) continue;
+          ModelDescription model;
+          model.group = {.num_q_heads = 1,
+                         .num_kv_heads = 1,
+                         .head_dim = head_dim,
+                         .page_size = 16,
+                         .q_dtype = dtype,
+                         .kv_dtype = kv_dtype};
+          model.dtype = dtype;
+          model.softcap = softcap;
+          models.push_back(model);
+          model.norm_policy = QkNormPolicy::kNormThenRope;
+          models.push_back(model);
+          if (dtype == DType::kBFloat16 && is_fp8(kv_dtype)) {
+            model.group.q_dtype = DType::kFloat8E4M3;
+            models.push_back(model);
+          }
+        }
+      }
+    }
+  }
+  return models;
+}
+
+}  // namespace cuda
+
+void prepare(const std::vector<ModelDescription>& model, Device device,
+             const PrepareOptions& options) {
+  check(device.type == DeviceType::kCuda, cuda::kOp, ": device is ", to_string(device),
+        ", expected a CUDA device: nothing is compiled for the CPU.");
+  const int shared_budget = cuda::shared_budget(cuda::device_info(device.index));
+  cuda::prepare_kernels(cuda::kernels_of(model, shared_budget), device.index,
+                        cuda::progress_of(options), options.num_threads);
+}
+
+void prepare_for_arch(const std::vector<ModelDescription>& model, const std::string& arch,
+                      const PrepareOptions& options) {
+  cuda::prepare_cubins(cuda::kernels_of(model, cuda::shared_budget(arch)), arch,
+                       cuda::progress_of(options), options.num_threads);
+}
+
+}  // namespace hpcattn

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// A little of everything, with few kernels to compile: for sanitizers, for faults that are put into
+// kernels on purpose (tools/break_kernels.py), and for a first look at a new GPU.
+#include <gtest/gtest.h>
+
+#include "src/gpu_tests/attention_run.h"
+#include "src/gpu_tests/expect.h"
+#include "src/testing/merge_case.h"
+#include "src/testing/rope_case.h"
+#include "src/testing/store_case.h"
+
+namespace hpcattn {
+namespace {
+
+using testkit::AttentionCase;
+using testkit::DTypes;
+using testkit::GpuLane;
+using testkit::Scales;
+
+constexpr DTypes kBf16 = {DType::kBFloat16, DType::kBFloat16, DType::kBFloat16};
+constexpr DTypes kBf16Fp8 = {DType::kBFloat16, DType::kFloat8E4M3, DType::kBFloat16};
+constexpr DTypes kFp8 = {DType::kFloat8E4M3, DType::kFloat8E5M2, DType::kFloat8E4M3};
+
+/// Few rows and many, lengths of no multiple of anything, an empty request.
+AttentionCase base_case(const DTypes& dtypes) {
+  AttentionCase c;
+  c.head_dim = 128;
+  c.num_q_heads = 6;
+  c.q_lens = {1, 5, 0, 90};
+  c.kv_lens = {333, 71, 9, 200};
+  testkit::set_dtypes(c, dtypes);
+  return c;
+}
+
+TEST(GpuQuick, Attention) {
+  std::vector<AttentionCase> cases;
+  const auto add = [&](const char* name, const AttentionCase& base,
+                       void (*change)(AttentionCase&)) {
+    AttentionCase c = base;
+    c.name = name;
+    change(c);
+    for (std::uint64_t form = 0; form < 4; ++form) {
+      c.seed = 8 * cases.size() + form;  // each way to call (run_on_gpu)
+      cases.push_back(c);
+    }
+  };
+  const AttentionCase bf16 = base_case(kBf16);
+  add("causal", bf16, [](AttentionCase&) {});
+  add("bidirectional", bf16, [](AttentionCase& c) { c.causal = false; });
+  add("window", bf16, [](AttentionCase& c) { c.window = 40; });
+  add("bidirectional window", bf16, [](AttentionCase& c) { c.causal = false, c.window = 9; });
+  add("sinks, holes", bf16,
+      [](AttentionCase& c) { c.sinks = DType::kFloat32, c.hole_share = 0.4; });
+  add("halves, scale", bf16, [](AttentionCase& c) {
+    c.layout = testkit::KvLayout::kHalves;
+    c.scale = 0.3;
+  });
+  add("large scores", bf16, [](AttentionCase& c) { c.deviation = 4.0; });
+  add("negative scale", bf16, [](AttentionCase& c) { c.scale = -0.1; });
+  add("bf16 with fp8 KV", base_case(kBf16Fp8), [](AttentionCase&) {});
+  add("softcap and ALiBi", base_case(kBf16Fp8), [](AttentionCase& c) {
+    c.softcap = 4.0, c.alibi = true, c.layout = testkit::KvLayout::kMixed;
+  });
+  add("fp8", base_case(kFp8), [](AttentionCase&) {});
+  testkit::expect_all_right(cases, testkit::run_on_gpu);
+}
+
+TEST(GpuQuick, Store) {
+  std::vector<testkit::StoreCase> cases;
+  for (DType dtype : {DType::kBFloat16, DType::kFloat8E4M3}) {
+    for (auto layout : {testkit::KvLayout::kHnd, testkit::KvLayout::kHalves}) {
+      testkit::StoreCase c;
+      c.cache_dtype = dtype;
+      c.layout = layout;
+      c.padding_tokens = 3;
+      cases.push_back(c);
+    }
+  }
+  testkit::expect_all_right(cases, [](GpuLane& lane, const testkit::StoreCase& c) {
+    return testkit::StoreBatch(c).run_and_check_by([&](const StoreKvArgs& args) {
+      return testkit::call_on_gpu(lane, args,
+                                  [](const StoreKvArgs& a, const Execution& e) { store_kv(a, e); });
+    });
+  });
+}
+
+TEST(GpuQuick, Rope) {
+  std::vector<testkit::RopeCase> cases;
+  for (auto policy :
+       {QkNormPolicy::kNone, QkNormPolicy::kRopeThenNorm, QkNormPolicy::kNormThenRope}) {
+    for (auto places : {testkit::Places::kPageTable, testkit::Places::kSlotMapping}) {
+      for (auto style : {RopeStyle::kNeox, RopeStyle::kInterleaved}) {
+        testkit::RopeCase c;
+        c.name = "quick";
+        c.seed = cases.size() + 1;
+        c.policy = policy;
+        c.places = places;
+        c.style = style;
+        c.rotary_dim = 48;
+        c.eps = 0.25;  // large enough to show
+        c.cache_dtype = cases.size() % 2 == 0 ? DType::kBFloat16 : DType::kFloat8E4M3;
+        c.q_output = static_cast<testkit::QOutput>(cases.size() % 4);
+        cases.push_back(c);
+      }
+    }
+  }
+  testkit::expect_all_right(cases, [](GpuLane& lane, const testkit::RopeCase& c) {
+    return testkit::RopeBatch(c).run_and_check_by([&](const RopeNormStoreKvArgs& args) {
+      return testkit::call_on_gpu(lane, args, [](const RopeNormStoreKvArgs& a, const Execution& e) {
+        rope_norm_store_kv(a, e);
+      });
+    });
+  });
+}
+
+TEST(GpuQuick, Merge) {
+  std::vector<testkit::MergeCase> cases;
+  for (std::int64_t num_partials : {1, 3, 40}) {
+    testkit::MergeCase c;
+    c.seed = cases.size() + 1;
+    c.dtype = c.out_dtype = DType::kBFloat16;
+    c.num_partials = num_partials;
+    c.row_gap = 3;
+    cases.push_back(c);
+  }
+  testkit::expect_all_right(cases, [](GpuLane& lane, const testkit::MergeCase& c) {
+    return testkit::run_and_check_by(c, [&](const MergeArgs& args) {
+      return testkit::call_on_gpu(
+          lane, args, [](const MergeArgs& a, const Execution& e) { merge_partials(a, e); });
+    });
+  });
+}
+
+}  // namespace
+}  // namespace hpcattn

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The faults of tools/kernel_faults.py still apply to the kernels; a GPU finds them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from cubins import ROOT, compile_variants, find_nvrtc, find_tool
+
+sys.path.insert(0, str(ROOT / "tools"))
+from break_kernels import included_name
+from kernel_faults import FAULTS, PLANS, ROPE, STORE, Fault
+
+FAMILIES = {"GpuQuick.Merge": "merge", ROPE: "rope", STORE: "store", PLANS: "attention"}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_fault_applies(fault: Fault) -> None:
+    assert fault.mutated() != (ROOT / fault.file).read_text(encoding="utf-8")
+
+
+def test_names_are_unlike() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_fault_compiles(fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not would be "found" by every test."""
+    tool, nvrtc = find_tool(), find_nvrtc()
+    if tool is None or nvrtc is None:
+        pytest.skip("needs hpcattn_variants (`make test-cpp`) and libnvrtc")
+    target = tmp_path / "kernels_of_this_run" / included_name(fault.file)
+    target.parent.mkdir(parents=True)
+    target.write_text(fault.mutated(), encoding="utf-8")
+    monkeypatch.setenv("HPCATTN_KERNEL_DIR", str(tmp_path / "kernels_of_this_run"))
+    family = FAMILIES.get(fault.tests, "plan" if "row_tile" in fault.file else "attention")
+    some = ["--family", family, "--every", str(10_000)]
+    if family == "attention" and "combine" not in fault.file:
+        some = ["--filter", "softcap = true, .alibi = true", "--every", "97"]
+    cubins = compile_variants(tool, nvrtc, "sm_90a", tmp_path, some)
+    assert cubins, os.linesep.join(some)
+    assert [cubin.error for cubin in cubins if cubin.error] == []

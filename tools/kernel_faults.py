@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of one line each, to be put into kernels on purpose. tools/break_kernels.py runs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+ATTENTION = "GpuQuick.Attention"
+STORE = "GpuQuick.Store"
+ROPE = "GpuQuick.Rope"
+MERGE = "GpuQuick.Merge"
+PLANS = "GpuRefusals.APlanOfAnotherGroupOrOfOtherLengths"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`old`, which is in `file` once, becomes `new`; the tests `tests` must then fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str = ATTENTION
+
+    def mutated(self) -> str:
+        """The file's text with the fault in it."""
+        text = (ROOT / self.file).read_text(encoding="utf-8")
+        count = text.count(self.old)
+        if count != 1:
+            raise ValueError(
+                f"{self.name}: {self.file} has {count} times, expected once: {self.old}"
+            )
+        return text.replace(self.old, self.new)
+
+
+_KERNEL = "kernels/generic/attention/kernel.cuh"
+_LOAD = "kernels/generic/attention/load.h"
+_QUERY = "kernels/generic/attention/query.h"
+_SCORES = "kernels/generic/attention/scores.h"
+_OUTPUT = "kernels/generic/attention/output.h"
+_EPILOGUE = "kernels/generic/attention/epilogue.h"
+_MULTIPLY = "kernels/generic/attention/multiply.h"
+_COMBINE = "kernels/generic/combine/kernel.cuh"
+_ROWS = "src/plan/rows.h"
+_LANE = "kernels/fused/rope/lane.h"
+
+FAULTS = (
+    # What a row sees.
+    Fault("causal edge one token late", _ROWS, "position + 1);", "position + 2);"),
+    Fault("window one token long", _ROWS, "position - mask.window + 1", "position - mask.window"),
+    Fault(
+        "window ahead one short", _ROWS, "position + mask.window)", "position + mask.window - 1)"
+    ),
+    Fault("no mask", _KERNEL, "score = seen ? score : negative_infinity();", "score = score;"),
+    Fault(
+        "holes attended", _KERNEL, "score = hole ? negative_infinity() : score;", "score = score;"
+    ),
+    Fault(
+        "tile's bounds ignore the first row",
+        _KERNEL,
+        "token < shared.state->plain_begin || ",
+        "",
+    ),
+    Fault("positions of a longer request", _QUERY, "task.kv_len - task.num_tokens", "task.kv_len"),
+    # Softmax.
+    Fault("output not rescaled", _KERNEL, "*= rescale[i][e / 2]", "*= 1.0F"),
+    Fault("sum not rescaled", _SCORES, "sum[i][half] *= rescale[i][half];", ""),
+    Fault("half of a row's sum", _SCORES, "__shfl_xor_sync(0xffffffffU, sum[i][half], 2)", "0.0F"),
+    Fault(
+        "warps joined without weights",
+        _EPILOGUE,
+        "part.x, share[w], total.x",
+        "part.x, 1.0F, total.x",
+    ),
+    Fault("sink left out", _OUTPUT, " + ptx::ex2(sink_log2 - top);", ";"),
+    Fault(
+        "sink counted in each split",
+        _EPILOGUE,
+        "finish_row(reference, sum, negative_infinity())",
+        "finish_row(reference, sum, load_sink(p.output, place.head))",
+    ),
+    Fault("lse to the base 2", _OUTPUT, "lse_log2 * kLn2", "lse_log2"),
+    # Scales and transforms.
+    Fault(
+        "scale's sign lost", _QUERY, "p.scale < 0.0F ? 0x80008000U : 0U", "0U", "GpuQuick.Attention"
+    ),
+    Fault("k_scale dropped", _QUERY, "if (p.k_scale != nullptr)", "if (false)"),
+    Fault("q_scale dropped", _QUERY, "if (p.q_scale != nullptr)", "if (false)"),
+    Fault("v_scale dropped", _OUTPUT, "if (o.v_scale != nullptr)", "if (false)"),
+    Fault("out_scale dropped", _OUTPUT, "if (o.out_scale != nullptr)", "if (false)"),
+    Fault("softcap in other units", _SCORES, "softcap * kLog2E * tanh", "softcap * tanh"),
+    Fault("ALiBi from the start", _SCORES, "abs(row.position - token)", "abs(token)"),
+    # Addresses.
+    Fault("wrong page stride", _LOAD, "page[pass] * page_stride", "page[pass] * token_stride"),
+    Fault("place within a tile", _LOAD, "place * token_stride", "row * token_stride"),
+    Fault("V read with K's strides", _LOAD, "p_.v_page, p_.v_token", "p_.k_page, p_.k_token"),
+    Fault("V's head by K's stride", _LOAD, "task.kv_head * p.v_head", "task.kv_head * p.k_head"),
+    Fault("heads of a group mixed up", _OUTPUT, "kv_head * group + row", "kv_head + row"),
+    Fault("odd and even dims of fp8 V", _MULTIPLY, "pairs[1], 0x6420", "pairs[1], 0x7531"),
+    # Splits.
+    Fault("splits joined without weights", _COMBINE, "ptx::ex2(lse - top)", "1.0F"),
+    Fault("last split left out", _COMBINE, "s < c.num_splits; ++s", "s < c.num_splits - 1; ++s"),
+    Fault("rows of padding not written", _COMBINE, "(p.num_tokens - live) * p.num_q_heads", "0"),
+    Fault(
+        "plan's tiles end one token early",
+        "src/plan/row_tile.h",
+        "std::int64_t{request.kv_len} - request.num_tokens;",
+        "std::int64_t{request.kv_len} - request.num_tokens - 1;",
+    ),
+    Fault("other lengths not noticed", _KERNEL, "if (kv_len != task.kv_len)", "if (false)", PLANS),
+    # The other operators.
+    Fault(
+        "stored at the page's start",
+        "kernels/fused/store/piece.h",
+        "cache.row(place.page, place.place, head)",
+        "cache.row(place.page, 0, head)",
+        STORE,
+    ),
+    Fault(
+        "first head's scale for all",
+        "kernels/fused/store/piece.h",
+        "p.scales[side].at(head)",
+        "p.scales[side].at(0)",
+        STORE,
+    ),
+    Fault("rotation without its sign", _LANE, "turn.first ? -sin[i] : sin[i]", "sin[i]", ROPE),
+    Fault(
+        "epsilon dropped",
+        _LANE,
+        "static_cast<double>(count) + eps",
+        "static_cast<double>(count)",
+        ROPE,
+    ),
+    Fault("partial rotary ignored", _LANE, "if (element >= rotary_dim) return {};", "", ROPE),
+    Fault(
+        "merged without the sum of weights",
+        "kernels/merge/row.h",
+        "scale.weight(row.lse_of(partials[s])) / scale.sum",
+        "scale.weight(row.lse_of(partials[s]))",
+        MERGE,
+    ),
+)

@@ -2,6 +2,7 @@
 # make generate   text of a real model, every attention of it by hpcattn   (PROMPT='...', ARGS='...')
 # make test       all fast tests: lint, C++ (release, consumer, ASan+UBSan with fuzz, TSan), pytest
 # make test-long  the same at full length, two torch versions, coverage
+# make test-gpu   all that needs an NVIDIA GPU; a log under bench/results
 # make help       the rest
 #
 # Everything is set up on the way, in .venv and build/: a bare Debian or Ubuntu with make, g++ from 11
@@ -47,7 +48,7 @@ endif
 PACKAGE_SOURCES := $(shell find CMakeLists.txt pyproject.toml LICENSE README.md cmake include kernels src torch python \
   tools/make_cubins.py \
   -type f -not -name '*_test.cc' -not -path '*/__pycache__/*' 2>/dev/null)
-CXX_FILES = $(shell find include src torch fuzz examples -name '*.cc' -o -name '*.h')
+CXX_FILES = $(shell find include src kernels torch fuzz examples -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 PYTHON_PATHS := python tests tools docs/figures
 
 .PHONY: help
@@ -63,12 +64,13 @@ generate: $(VENV)/.package  ## text of a real model; PROMPT='...' for your own, 
 
 .PHONY: test
 test:  ## all fast tests
-	@$(PYTHON) tools/run_checks.py setup lint test-cpp test-asan test-tsan package test-python
+	@$(PYTHON) tools/run_checks.py setup lint test-cpp test-asan test-tsan package test-python \
+	  test-kernels
 
 .PHONY: test-long
 test-long:  ## the long ones: full fuzz, full sanitizers, two torch versions, coverage
 	@$(PYTHON) tools/run_checks.py setup lint test-cpp test-asan-long test-fuzz-long test-tsan-long \
-	  coverage package test-python-long test-torch-other
+	  coverage package test-python-long test-kernels-long test-torch-other
 
 .PHONY: bench
 bench: $(VENV)/.package  ## the CPU figures of the README, beside torch
@@ -167,6 +169,15 @@ test-python: $(VENV)/.package $(VENV)/.dev  ## pytest over the installed package
 test-python-long: $(VENV)/.package $(VENV)/.dev
 	@HPCATTN_LONG_TESTS=1 $(BIN)/python -m pytest tests/python -q -m "long or not long"
 
+# NVRTC and the disassemblers come with torch's wheel; no GPU is needed.
+.PHONY: test-kernels test-kernels-long
+test-kernels: $(VENV)/.dev  ## CUDA kernels compile for every arch, and their machine code is read
+	$(call build,release)
+	@$(BIN)/python -m pytest tests/kernels -m "not long" -q
+test-kernels-long: $(VENV)/.dev
+	$(call build,release)
+	@HPCATTN_LONG_TESTS=1 $(BIN)/python -m pytest tests/kernels -q -m "long or not long"
+
 # The wheel that was built on one torch serves another: same file, other virtual environment.
 .PHONY: test-torch-other
 test-torch-other: $(VENV)/.package  ## the same wheel's operators on torch TORCH_OTHER
@@ -180,6 +191,15 @@ test-torch-other: $(VENV)/.package  ## the same wheel's operators on torch TORCH
 	@sed 's/^torch==.*/torch==$*/' requirements/run.txt > .venv-torch-$*/run.txt
 	@.venv-torch-$*/bin/python -m pip install $(PIP_FLAGS) -r .venv-torch-$*/run.txt -r requirements/dev.txt
 	@touch $@
+
+# --- tests that need a GPU ---------------------------------------------------------------------------
+
+# Needs no virtual environment: without one, PYTHON is one with torch. Nothing is downloaded.
+.PHONY: test-gpu test-gpu-sanitize
+test-gpu:  ## all that needs an NVIDIA GPU: C++, Python, faults put into kernels
+	@PYTHON="$(PYTHON)" tools/test_gpu.sh
+test-gpu-sanitize:  ## compute-sanitizer over a subset that covers each kernel
+	@PYTHON="$(PYTHON)" tools/test_gpu.sh --steps sanitize --log bench/results/test_gpu_sanitize_$$(date +%F).log
 
 # --- linters -----------------------------------------------------------------------------------------
 

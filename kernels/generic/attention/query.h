@@ -77,6 +77,23 @@ inline void load_query_unit(const AttentionParams& p, std::int64_t element,
   }
 }
 
+/// Eight elements of a row of q to shared memory. With fp8 K in the order of its dims (multiply.h):
+/// pairs 0, 1, 2, .. 7 of a block of 16 dims go to places 0, 4, 1, 5, 2, 6, 3, 7.
+template <AttentionSpec kSpec>
+inline void store_query_unit(const std::uint32_t (&pairs)[4], int unit, char* row) {
+  if constexpr (is_fp8(kSpec.kv_dtype)) {
+    auto* block = reinterpret_cast<std::uint32_t*>(row + unit / 2 * 32);
+    const int first = unit % 2 * 2;
+    block[first] = pairs[0];
+    block[first + 4] = pairs[1];
+    block[first + 1] = pairs[2];
+    block[first + 5] = pairs[3];
+  } else {
+    *reinterpret_cast<uint4*>(row + unit * 16) =
+        make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+  }
+}
+
 /// q of the task's rows to shared memory; rows past its end become zeros. A negative scale turns
 /// the sign of q, so that the largest raw score is the largest score.
 template <AttentionSpec kSpec, int kRows>
@@ -85,33 +102,29 @@ inline void store_query(const AttentionParams& p, const plan::Task& task, char* 
   using Config = AttentionConfig<kSpec>;
   constexpr int kUnits = Config::kHeadDim / 8;
   constexpr int kThreadsPerRow = 8;
+  constexpr int kRowsAtOnce = kAttentionThreads / kThreadsPerRow;
   const std::uint32_t sign = p.scale < 0.0F ? 0x80008000U : 0U;
-  for (int i = thread / kThreadsPerRow; i < kRows; i += kAttentionThreads / kThreadsPerRow) {
-    const int row = task.row_begin + i;
-    const bool live = row < task.row_end;
-    const RowPlace place(task.first_token, task.kv_head, p.group, row);
-    const std::int64_t source = place.token * p.q_token + place.head * p.q_head;
-    for (int unit = thread % kThreadsPerRow; unit < kUnits; unit += kThreadsPerRow) {
-      std::uint32_t pairs[4] = {};
-      if (live) {
-        load_query_unit<kSpec>(p, source + unit * 8, pairs);
-        HPCATTN_UNROLL
-        for (int j = 0; j < 4; ++j) pairs[j] ^= sign;
-      }
-      char* target = q_smem + i * Config::kQStride;
-      if constexpr (is_fp8(kSpec.kv_dtype)) {
-        // The order of dims of fp8 K (multiply.h): pairs 0, 1, 2, .. 7 of a block of 16 dims go to
-        // places 0, 4, 1, 5, 2, 6, 3, 7.
-        auto* block = reinterpret_cast<std::uint32_t*>(target + unit / 2 * 32);
-        const int first = unit % 2 * 2;
-        block[first] = pairs[0];
-        block[first + 4] = pairs[1];
-        block[first + 1] = pairs[2];
-        block[first + 5] = pairs[3];
-      } else {
-        *reinterpret_cast<uint4*>(target + unit * 16) =
-            make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-      }
+  // All of a thread's reads are under way before the first of them is stored.
+  constexpr int kPasses = (kRows + kRowsAtOnce - 1) / kRowsAtOnce;
+  HPCATTN_UNROLL
+  for (int first = 0; first < kUnits; first += kThreadsPerRow) {
+    const int unit = first + thread % kThreadsPerRow;
+    if (kUnits % kThreadsPerRow != 0 && unit >= kUnits) continue;
+    std::uint32_t pairs[kPasses][4] = {};
+    HPCATTN_UNROLL
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int row = task.row_begin + thread / kThreadsPerRow + pass * kRowsAtOnce;
+      if (row >= task.row_end) continue;
+      const RowPlace place(task.first_token, task.kv_head, p.group, row);
+      load_query_unit<kSpec>(p, place.token * p.q_token + place.head * p.q_head + unit * 8,
+                             pairs[pass]);
+    }
+    HPCATTN_UNROLL
+    for (int pass = 0; pass < kPasses; ++pass) {
+      HPCATTN_UNROLL
+      for (int j = 0; j < 4; ++j) pairs[pass][j] ^= sign;
+      const int i = thread / kThreadsPerRow + pass * kRowsAtOnce;
+      store_query_unit<kSpec>(pairs[pass], unit, q_smem + i * Config::kQStride);
     }
   }
 }

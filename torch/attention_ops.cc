@@ -34,7 +34,7 @@ void paged_attention(const StableTensor& q, const StableTensor& k_cache,
                      const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
                      const OptionalTensor& q_scale, const OptionalTensor& k_scale,
                      const OptionalTensor& v_scale, const OptionalTensor& out_scale,
-                     const OptionalTensor& plan) {
+                     const OptionalTensor& plan, std::int64_t fixed_split) {
   run([&] {
     Arguments args("paged_attention");
     // Taken in the order of the schema: the first tensor says where all of them must be.
@@ -49,7 +49,8 @@ void paged_attention(const StableTensor& q, const StableTensor& k_cache,
         .lse = args.output("lse", lse),
         .options = options_of(args, scale, causal, window, softcap, alibi_slopes, sinks, q_scale,
                               k_scale, v_scale, out_scale),
-        .plan = args.input("plan", plan)};
+        .plan = args.input("plan", plan),
+        .fixed_split = fixed_split};
     hpcattn::paged_attention(attention, args.execution());
   });
 }
@@ -61,7 +62,7 @@ void packed_attention(const StableTensor& q, const StableTensor& k, const Stable
                       const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
                       const OptionalTensor& q_scale, const OptionalTensor& k_scale,
                       const OptionalTensor& v_scale, const OptionalTensor& out_scale,
-                      const OptionalTensor& plan) {
+                      const OptionalTensor& plan, std::int64_t fixed_split) {
   run([&] {
     Arguments args("packed_attention");
     const PackedAttentionArgs attention{
@@ -74,7 +75,8 @@ void packed_attention(const StableTensor& q, const StableTensor& k, const Stable
         .lse = args.output("lse", lse),
         .options = options_of(args, scale, causal, window, softcap, alibi_slopes, sinks, q_scale,
                               k_scale, v_scale, out_scale),
-        .plan = args.input("plan", plan)};
+        .plan = args.input("plan", plan),
+        .fixed_split = fixed_split};
     hpcattn::packed_attention(attention, args.execution());
   });
 }

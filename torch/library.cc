@@ -10,12 +10,13 @@ STABLE_TORCH_LIBRARY(hpcattn, library) {
       "Tensor cu_seqlens_q, Tensor kv_lens, Tensor(a!) out, Tensor(b!)? lse, *, float scale, "
       "bool causal=True, int? window=None, float softcap=0.0, Tensor? alibi_slopes=None, "
       "Tensor? sinks=None, Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None, "
-      "Tensor? out_scale=None, Tensor? plan=None) -> ()");
+      "Tensor? out_scale=None, Tensor? plan=None, int fixed_split=0) -> ()");
   library.def(
       "packed_attention(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
       "Tensor(a!) out, Tensor(b!)? lse, *, float scale, bool causal=True, int? window=None, "
       "float softcap=0.0, Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? q_scale=None, "
-      "Tensor? k_scale=None, Tensor? v_scale=None, Tensor? out_scale=None, Tensor? plan=None) -> ()");
+      "Tensor? k_scale=None, Tensor? v_scale=None, Tensor? out_scale=None, Tensor? plan=None, "
+      "int fixed_split=0) -> ()");
   library.def(
       "merge_partials(Tensor[] partials, Tensor[] lses, Tensor(a!) out, Tensor(b!)? lse) -> ()");
   library.def(

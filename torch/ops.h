@@ -23,7 +23,7 @@ void paged_attention(const StableTensor& q, const StableTensor& k_cache,
                      const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
                      const OptionalTensor& q_scale, const OptionalTensor& k_scale,
                      const OptionalTensor& v_scale, const OptionalTensor& out_scale,
-                     const OptionalTensor& plan);
+                     const OptionalTensor& plan, std::int64_t fixed_split);
 
 void packed_attention(const StableTensor& q, const StableTensor& k, const StableTensor& v,
                       const StableTensor& cu_seqlens_q, const StableTensor& cu_seqlens_k,
@@ -32,7 +32,7 @@ void packed_attention(const StableTensor& q, const StableTensor& k, const Stable
                       const OptionalTensor& alibi_slopes, const OptionalTensor& sinks,
                       const OptionalTensor& q_scale, const OptionalTensor& k_scale,
                       const OptionalTensor& v_scale, const OptionalTensor& out_scale,
-                      const OptionalTensor& plan);
+                      const OptionalTensor& plan, std::int64_t fixed_split);
 
 void merge_partials(const std::vector<StableTensor>& partials,
                     const std::vector<StableTensor>& lses, const StableTensor& out,

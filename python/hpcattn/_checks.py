@@ -163,6 +163,13 @@ class Checks:
         if head_dim not in head_dims:
             self.unsupported(f"head_dim is {head_dim}, supported are {join_or(head_dims)}.")
 
+    def fixed_split(self, fixed_split: int) -> None:
+        """None, or whole tiles of a plan."""
+        self.that(
+            fixed_split >= 0 and fixed_split % 64 == 0,
+            f"fixed_split is {fixed_split}, expected 0 or a multiple of 64.",
+        )
+
     def page_size(self, page_size: int) -> None:
         """A page size that something computes."""
         multiple = _library.support()["page_size_multiple"]

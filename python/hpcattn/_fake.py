@@ -32,6 +32,7 @@ class _Options:
     v_scale: torch.Tensor | None
     out_scale: torch.Tensor | None
     plan: torch.Tensor | None
+    fixed_split: int
 
 
 def _check_dtypes(
@@ -135,6 +136,7 @@ def _check_options(
     check.scale("v_scale", options.v_scale, k.dtype in FP8, v_arg, num_kv_heads)
     check.scale("out_scale", options.out_scale, out.dtype in FP8, "out", 1)
     check.tensor("plan", options.plan, (None,), (torch.int32,))
+    check.fixed_split(options.fixed_split)
 
 
 def _paged_attention(
@@ -158,10 +160,21 @@ def _paged_attention(
     v_scale: torch.Tensor | None = None,
     out_scale: torch.Tensor | None = None,
     plan: torch.Tensor | None = None,
+    fixed_split: int = 0,
 ) -> None:
     check = Checks("paged_attention", locals())
     options = _Options(
-        scale, window, softcap, alibi_slopes, sinks, q_scale, k_scale, v_scale, out_scale, plan
+        scale,
+        window,
+        softcap,
+        alibi_slopes,
+        sinks,
+        q_scale,
+        k_scale,
+        v_scale,
+        out_scale,
+        plan,
+        fixed_split,
     )
     _check_attention(check, q, "k_cache", k_cache, "v_cache", v_cache, out, lse, options)
     check.tensor("kv_lens", kv_lens, (None,), (torch.int32,))
@@ -189,10 +202,21 @@ def _packed_attention(
     v_scale: torch.Tensor | None = None,
     out_scale: torch.Tensor | None = None,
     plan: torch.Tensor | None = None,
+    fixed_split: int = 0,
 ) -> None:
     check = Checks("packed_attention", locals())
     options = _Options(
-        scale, window, softcap, alibi_slopes, sinks, q_scale, k_scale, v_scale, out_scale, plan
+        scale,
+        window,
+        softcap,
+        alibi_slopes,
+        sinks,
+        q_scale,
+        k_scale,
+        v_scale,
+        out_scale,
+        plan,
+        fixed_split,
     )
     _check_attention(check, q, "k", k, "v", v, out, lse, options)
     check.tensor("cu_seqlens_k", cu_seqlens_k, (None,), (torch.int32,))
@@ -256,6 +280,7 @@ def _make_plan(
     check.tensor("kv_lens", kv_lens, (None,), (torch.int32,))
     check.tensor("cu_seqlens_q", cu_seqlens_q, (kv_lens.shape[0] + 1,), (torch.int32,))
     check.tensor("plan", plan, (None,), (torch.int32,))
+    check.fixed_split(fixed_split)
 
 
 def register() -> None:

@@ -64,8 +64,9 @@ def load() -> Any:
     """
     torch = import_torch()
     torch.ops.load_library(str(find()))
-    from hpcattn import _fake
+    from hpcattn import _fake, _nvrtc
 
+    torch.ops.hpcattn.set_nvrtc_paths(_nvrtc.paths(torch.version.cuda))
     _fake.register()
     return torch.ops.hpcattn
 

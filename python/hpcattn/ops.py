@@ -68,6 +68,7 @@ def paged_attention(
     out_dtype: torch.dtype | None = None,
     return_lse: bool = False,
     plan: torch.Tensor | None = None,
+    fixed_split: int = 0,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Attention over a paged KV cache: decode, speculative rows, prefill and chunks, in one call.
 
@@ -102,6 +103,8 @@ def paged_attention(
             float8_e4m3fn.
         return_lse: Whether to return the natural log of each row's denominator.
         plan: From `plan_attention` for this group and batch; None: made in the call.
+        fixed_split: As `plan_attention` got it for `plan`; without a plan: of the one made in the
+            call.
 
     Returns:
         `out`; with `return_lse` also the LSE `[num_tokens, num_q_heads]` float32. Rows past the end
@@ -134,6 +137,7 @@ def paged_attention(
         v_scale=v_scale,
         out_scale=out_scale,
         plan=plan,
+        fixed_split=fixed_split,
     )
     return out if lse is None else (out, lse)
 
@@ -159,6 +163,7 @@ def packed_attention(
     out_dtype: torch.dtype | None = None,
     return_lse: bool = False,
     plan: torch.Tensor | None = None,
+    fixed_split: int = 0,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Attention over K and V that lie like q, one request after the other, without pages.
 
@@ -184,6 +189,7 @@ def packed_attention(
         out_dtype: As for `paged_attention`.
         return_lse: As for `paged_attention`.
         plan: From `plan_attention` for a group of page size 0; None: made in the call.
+        fixed_split: As for `paged_attention`.
 
     Returns:
         As `paged_attention`.
@@ -213,6 +219,7 @@ def packed_attention(
         v_scale=v_scale,
         out_scale=out_scale,
         plan=plan,
+        fixed_split=fixed_split,
     )
     return out if lse is None else (out, lse)
 

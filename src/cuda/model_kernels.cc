@@ -58,6 +58,7 @@ void add_kernels(const ModelDescription& model, int shared_budget, Variants& var
   variants.add(variant_of(attention_spec(model.group, features, shared_budget)));
   variants.add(combine_variant(model.group.head_dim));
   variants.add(variant_of(plan_spec()));
+  variants.add(variant_of(plan_spec(plan::kDeviceTileKv)));  // of any fixed split
   variants.add(variant_of(store_spec(model.dtype, model.group.kv_dtype)));
   variants.add(variant_of(rope_spec(model.dtype, model.norm_policy, model.norm_scope)));
   variants.add(variant_of(merge_spec(model.dtype, model.dtype)));

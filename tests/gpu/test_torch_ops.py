@@ -110,16 +110,19 @@ def test_fixed_split_has_one_result_alone_and_in_a_batch() -> None:
     group = hpcattn.AttentionGroup.of(batch.q, batch.k_cache)
     (q, *caches), arguments = batch.paged()
     lengths = (batch.cu_seqlens_q, batch.kv_lens)
-    plan = hpcattn.plan_attention(group, *lengths, fixed_split=256)
-    together = hpcattn.paged_attention(q, *caches, **arguments, scale=0.1, plan=plan)
+    split: dict[str, Any] = {"fixed_split": 256}
+    plan = hpcattn.plan_attention(group, *lengths, **split)
+    together = hpcattn.paged_attention(q, *caches, **arguments, scale=0.1, plan=plan, **split)
+    inside = hpcattn.paged_attention(q, *caches, **arguments, scale=0.1, **split)
+    assert same_bits(inside, together)
     alone = {
         "page_table": batch.page_table[:1],
         "cu_seqlens_q": batch.cu_seqlens_q[:2],
         "kv_lens": batch.kv_lens[:1],
     }
     lengths = (alone["cu_seqlens_q"], alone["kv_lens"])
-    plan = hpcattn.plan_attention(group, *lengths, fixed_split=256, num_tokens=1, max_kv_len=4096)
-    out = hpcattn.paged_attention(q[:1], *caches, **alone, scale=0.1, plan=plan)
+    plan = hpcattn.plan_attention(group, *lengths, **split, num_tokens=1, max_kv_len=4096)
+    out = hpcattn.paged_attention(q[:1], *caches, **alone, scale=0.1, plan=plan, **split)
     assert same_bits(out, together[:1])
 
 

@@ -89,6 +89,7 @@ BY_SHAPE = [
     (paged, change(scale=math.nan), INVALID, "scale is nan, expected a finite number"),
     (paged, change(softcap=-1.0), INVALID, "softcap is -1.*, expected 0"),
     (paged, change(window=0), INVALID, "window is 0, expected 1 or more"),
+    (paged, change(fixed_split=100), INVALID, "fixed_split is 100, expected 0 or a multiple of 64"),
     (
         paged,
         change(alibi_slopes=torch.ones(2)),

@@ -2,8 +2,8 @@
 #include "src/cuda/compile.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
-#include <cstdlib>
 #include <mutex>
 
 #include "hpcattn/cuda.h"
@@ -15,12 +15,11 @@
 namespace hpcattn::cuda {
 namespace {
 
-Counter counter("compilations");
-
 std::mutex history_mutex;
 std::vector<Compilation> history;
 
 void remember(const std::string& name, const std::string& arch, double seconds) {
+  static Counter counter("compilations");
   counter.add();
   const std::lock_guard lock(history_mutex);
   history.push_back({name, arch, seconds});
@@ -79,7 +78,9 @@ class OwnedProgram {
 }  // namespace
 
 Target target_of(const std::string& arch, const std::vector<int>& known_archs) {
-  const int wanted = std::atoi(arch.c_str() + std::min<std::size_t>(3, arch.size()));
+  int wanted = 0;
+  std::from_chars(arch.data() + std::min<std::size_t>(3, arch.size()), arch.data() + arch.size(),
+                  wanted);
   if (std::find(known_archs.begin(), known_archs.end(), wanted) != known_archs.end()) {
     return {arch, false};
   }

@@ -51,7 +51,7 @@ void make_mailbox(const Driver& d, DeviceState& state) {
   d.pop_context(&popped);
   check_driver(mapped, "cuda: no host memory for the reports of kernels");
   state.mailbox = new (host) Fault;
-  state.mailbox_on_device = reinterpret_cast<void*>(std::uintptr_t(on_device));
+  state.mailbox_on_device = pointer_of(on_device);
 }
 
 const DeviceState* make_state(int device) {

@@ -109,7 +109,7 @@ std::string value_of(const char* variable) {
 }
 
 std::string home() {
-  const std::string named = value_of("HOME");
+  std::string named = value_of("HOME");
   if (named.starts_with('/')) return named;
   std::array<char, 4096> buffer{};
   passwd entry{};
@@ -220,7 +220,7 @@ CubinFolder::Content CubinFolder::content() const {
 
 /// What processes left that were ended while they wrote.
 void CubinFolder::remove_abandoned() const {
-  constexpr std::time_t kDay = 24 * 60 * 60;
+  constexpr std::time_t kDay = 86'400;  // seconds
   for_each_file(fd_, ".tmp", [&](const char* name, const struct stat& info) {
     if (info.st_mtime < std::time(nullptr) - kDay) unlinkat(fd_, name, 0);
   });
@@ -236,7 +236,7 @@ std::string cache_path() {
 }
 
 std::string shipped_path() {
-  const std::string named = value_of("HPCATTN_CUBIN_DIR");
+  std::string named = value_of("HPCATTN_CUBIN_DIR");
   if (!named.empty()) return named;
   const std::string library = own_library_path();
   return library.substr(0, library.rfind('/') + 1) + "cubins";

@@ -60,6 +60,7 @@ const char* first_missing(Driver& d) {
   note(need(d.push_context, "cuCtxPushCurrent_v2"));
   note(need(d.pop_context, "cuCtxPopCurrent_v2"));
   note(need(d.module_load, "cuModuleLoadData"));
+  note(need(d.module_unload, "cuModuleUnload"));
   note(need(d.module_function, "cuModuleGetFunction"));
   note(need(d.set_function_attribute, "cuFuncSetAttribute"));
   note(need(d.launch, "cuLaunchKernel"));
@@ -77,6 +78,8 @@ const char* first_missing(Driver& d) {
   l.find(d.exchange_capture_mode, {"cuThreadExchangeStreamCaptureMode"});
   l.find(d.alloc_async, {"cuMemAllocAsync"});
   l.find(d.free_async, {"cuMemFreeAsync"});
+  l.find(d.alloc, {"cuMemAlloc_v2"});
+  l.find(d.free, {"cuMemFree_v2"});
   return missing;
 }
 

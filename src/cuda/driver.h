@@ -3,6 +3,7 @@
 // need. Nothing of a CUDA toolkit is read: the driver's binary interface is stable.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <string>
 
@@ -20,6 +21,8 @@ inline constexpr Result kUnsupportedPtxVersion = 222;
 
 using DeviceHandle = int;                  // CUdevice
 using DevicePointer = unsigned long long;  // CUdeviceptr
+inline void* pointer_of(DevicePointer address) { return std::bit_cast<void*>(address); }
+inline DevicePointer address_of(const void* data) { return std::bit_cast<DevicePointer>(data); }
 using Context = struct ContextTag*;
 using Module = struct ModuleTag*;
 using Function = struct FunctionTag*;
@@ -78,6 +81,7 @@ struct Driver {
   Result (*push_context)(Context) = nullptr;
   Result (*pop_context)(Context*) = nullptr;
   Result (*module_load)(Module*, const void* image) = nullptr;
+  Result (*module_unload)(Module) = nullptr;
   Result (*module_function)(Function*, Module, const char* name) = nullptr;
   Result (*set_function_attribute)(Function, int attribute, int value) = nullptr;
   Result (*launch)(Function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned cta_x,
@@ -101,6 +105,8 @@ struct Driver {
   Result (*exchange_capture_mode)(int* mode) = nullptr;
   Result (*alloc_async)(DevicePointer*, std::size_t, Stream) = nullptr;
   Result (*free_async)(DevicePointer, Stream) = nullptr;
+  Result (*alloc)(DevicePointer*, std::size_t) = nullptr;
+  Result (*free)(DevicePointer) = nullptr;
 };
 
 /// Opened and initialised at the first call. Throws DeviceError that says what was tried and what

@@ -21,7 +21,8 @@ struct Slot {
 
 Slot& slot_of(int device, const KernelVariant& variant) {
   static std::mutex mutex;
-  static std::map<std::tuple<int, int, std::int64_t, std::string>, Slot> slots;
+  // Never destroyed: kernels live to the end of the process.
+  static auto& slots = *new std::map<std::tuple<int, int, std::int64_t, std::string>, Slot>;
   const std::lock_guard lock(mutex);
   return slots[{device, variant.threads, variant.shared_bytes, variant.source}];
 }
@@ -42,22 +43,40 @@ std::string load_failure(const KernelVariant& variant, const DeviceInfo& info, c
   return text;
 }
 
+/// A module that is unloaded again unless its kernel gets kept.
+class LoadingModule {
+ public:
+  explicit LoadingModule(Module module) : module_(module) {}
+  ~LoadingModule() {
+    if (module_ != nullptr) driver().module_unload(module_);
+  }
+  LoadingModule(const LoadingModule&) = delete;
+  LoadingModule& operator=(const LoadingModule&) = delete;
+
+  Module get() const { return module_; }
+  void keep() { module_ = nullptr; }
+
+ private:
+  Module module_;
+};
+
 Function load_function(const KernelVariant& variant, const DeviceInfo& info, const Cubin& cubin) {
   const Driver& d = driver();
   const DeviceGuard guard(info.index);
   const RelaxedCapture relaxed;
-  Module module = nullptr;
-  const Result loaded = d.module_load(&module, cubin.bytes.data());
-  if (loaded != kSuccess) throw DeviceError(load_failure(variant, info, cubin, loaded));
+  Module loaded = nullptr;
+  const Result result = d.module_load(&loaded, cubin.bytes.data());
+  if (result != kSuccess) throw DeviceError(load_failure(variant, info, cubin, result));
+  LoadingModule module(loaded);
   Function function = nullptr;
-  check_driver(d.module_function(&function, module, "hpcattn_kernel"),
+  check_driver(d.module_function(&function, module.get(), "hpcattn_kernel"),
                message("cuda: ", variant.name, " has no function hpcattn_kernel"));
   // Now, and not at the first launch: that one may be captured into a graph.
   if (d.function_load != nullptr) {
     check_driver(d.function_load(function),
                  message("cuda: ", variant.name, " could not be loaded"));
   }
-  constexpr std::int64_t kWithoutOptIn = 48 * 1024;
+  constexpr std::int64_t kWithoutOptIn = 49'152;
   if (variant.shared_bytes > kWithoutOptIn) {
     check_driver(
         d.set_function_attribute(function, kMaxDynamicSharedBytes, int(variant.shared_bytes)),
@@ -65,6 +84,7 @@ Function load_function(const KernelVariant& variant, const DeviceInfo& info, con
                 " bytes of shared memory a cta, of which device ", info.index, " (", info.name,
                 ") has ", info.shared_bytes_per_cta));
   }
+  module.keep();
   return function;
 }
 

@@ -14,8 +14,6 @@ namespace {
 
 Stream stream_of(const Execution& execution) { return static_cast<Stream>(execution.stream); }
 
-DevicePointer address_of(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
-
 struct Dim {
   std::int64_t size;
   std::int64_t stride;
@@ -28,8 +26,8 @@ std::vector<Dim> joined_dims(const Tensor& tensor) {
     if (tensor.size(i) > 1 && tensor.stride(i) != 0)
       dims.push_back({tensor.size(i), tensor.stride(i)});
   }
-  std::stable_sort(dims.begin(), dims.end(),
-                   [](const Dim& a, const Dim& b) { return a.stride > b.stride; });
+  std::sort(dims.begin(), dims.end(),
+            [](const Dim& a, const Dim& b) { return a.stride > b.stride; });
   std::vector<Dim> joined;
   for (const Dim& dim : dims) {
     if (!joined.empty() && joined.back().stride == dim.size * dim.stride) {
@@ -74,8 +72,8 @@ struct Fill {
   void all(DevicePointer address, std::span<const Dim> outer, const Plane& p) const {
     if (outer.empty()) return plane(address, p);
     for (std::int64_t i = 0; i < outer[0].size; ++i) {
-      const auto offset = static_cast<DevicePointer>(i * outer[0].stride * element_bytes);
-      all(address + offset, outer.subspan(1), p);
+      const std::int64_t offset = i * outer[0].stride * element_bytes;
+      all(address + DevicePointer(offset), outer.subspan(1), p);
     }
   }
 };
@@ -128,7 +126,7 @@ void copy_rows(const Driver& d, const Tensor& tensor, std::byte* to, Stream stre
 /// process.
 const void* keep(const void* data, std::size_t bytes) {
   static std::mutex mutex;
-  static std::list<std::vector<std::byte>> kept;
+  static auto& kept = *new std::list<std::vector<std::byte>>;
   const std::lock_guard lock(mutex);
   const auto* begin = static_cast<const std::byte*>(data);
   return kept.emplace_back(begin, begin + bytes).data();
@@ -156,7 +154,7 @@ Workspace::Workspace(const Execution& execution, int device, std::size_t bytes)
   DevicePointer address = 0;
   check_driver(d.alloc_async(&address, bytes, stream_of(execution)),
                message("cuda: no memory for ", bytes, " bytes of workspace on device ", device));
-  data_ = reinterpret_cast<void*>(std::uintptr_t(address));
+  data_ = pointer_of(address);
   from_driver_ = true;
 }
 

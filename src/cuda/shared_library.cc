@@ -22,7 +22,8 @@ int visit_loaded(dl_phdr_info* info, std::size_t, void* data) {
 
 std::string path_of(void* handle, const std::string& fallback) {
   link_map* map = nullptr;
-  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return fallback;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0 || map == nullptr)
+    return fallback;
   return map->l_name != nullptr && *map->l_name != '\0' ? map->l_name : fallback;
 }
 

@@ -45,7 +45,7 @@ const char* text_of(const EmbeddedSource& embedded) {
   return (replaced[path] = std::string(std::istreambuf_iterator<char>(file), {})).c_str();
 }
 
-using Found = std::map<std::string_view, const char*>;
+using Found = std::map<std::string_view, EmbeddedSource>;
 
 void add_includes(std::string_view source, Found& found) {
   while (!source.empty()) {
@@ -55,9 +55,9 @@ void add_includes(std::string_view source, Found& found) {
     if (name.empty() || found.contains(name)) continue;
     for (const EmbeddedSource& embedded : embedded_sources()) {
       if (name != embedded.name) continue;
-      const char* text = text_of(embedded);
-      found[embedded.name] = text;
-      add_includes(text, found);
+      const EmbeddedSource header = {embedded.name, text_of(embedded)};
+      found[header.name] = header;
+      add_includes(header.text, found);
     }
   }
 }
@@ -69,7 +69,7 @@ std::vector<EmbeddedSource> included_sources(std::string_view source) {
   add_includes(source, found);
   std::vector<EmbeddedSource> sources;
   sources.reserve(found.size());
-  for (const auto& [name, text] : found) sources.push_back({name.data(), text});
+  for (const auto& [name, embedded] : found) sources.push_back(embedded);
   return sources;
 }
 

@@ -150,9 +150,14 @@ int cuCtxPopCurrent_v2(Context* context) {
   return 0;
 }
 int cuModuleLoadData(Module* module, const void* image) {
-  *module = static_cast<Module>(std::malloc(1));
   note("load ", static_cast<const char*>(image));
-  return result_of("cuModuleLoadData");
+  const int result = result_of("cuModuleLoadData");
+  if (result == 0) *module = static_cast<Module>(std::malloc(1));
+  return result;
+}
+int cuModuleUnload(Module module) {
+  std::free(module);
+  return 0;
 }
 int cuModuleGetFunction(Function* function, Module module, const char*) {
   *function = reinterpret_cast<Function>(module);
@@ -208,9 +213,10 @@ int cuMemsetD2D32Async(DevicePointer to, std::size_t pitch, unsigned value, std:
   return fill(to, pitch, value, width, height);
 }
 int cuMemAllocAsync(DevicePointer* memory, std::size_t bytes, Stream) {
-  *memory = address(std::malloc(bytes));
   note("alloc ", bytes);
-  return result_of("cuMemAllocAsync");
+  const int result = result_of("cuMemAllocAsync");
+  if (result == 0) *memory = address(std::malloc(bytes));
+  return result;
 }
 int cuMemFreeAsync(DevicePointer memory, Stream) {
   std::free(pointer(memory));

@@ -91,7 +91,7 @@ inline DevicePlan balance(const PlanBatch& batch, const plan::PlanShape& shape,
   if (shape.fixed_split > 0) {
     plan::Balancer<plan::CutMode::kFixed, plan::SerialCta>(cta, in, *memory).run();
   } else {
-    plan::Balancer<plan::CutMode::kShares, plan::SerialCta>(cta, in, *memory).run();
+    plan::Balancer<plan::CutMode::kBalanced, plan::SerialCta>(cta, in, *memory).run();
   }
 
   DevicePlan result;

@@ -13,7 +13,7 @@ namespace hpcattn::testkit {
 
 /// Calls body(lane, number) for each number below `count`, from HPCATTN_TEST_THREADS threads (as
 /// many as there are cores where it is not set), and prints how far it is. The reports of the cases
-/// that failed, at most ten; after an error of the GPU itself no further case begins.
+/// that failed, at most ten. An error that the GPU's context does not survive ends the process.
 std::vector<std::string> failures_of_cases(
     std::size_t count, const std::function<std::string(GpuLane&, std::size_t)>& body);
 

@@ -13,7 +13,7 @@ __device__ void make_plan(const PlanParams& params) {
   __shared__ PlanScanMemory scan_smem;
   __shared__ plan::BalanceMemory memory;
   PlanCta<kSpec> cta(scan_smem, params.faults);
-  constexpr plan::CutMode kMode = kSpec.fixed ? plan::CutMode::kFixed : plan::CutMode::kShares;
+  constexpr plan::CutMode kMode = kSpec.fixed ? plan::CutMode::kFixed : plan::CutMode::kBalanced;
   plan::Balancer<kMode, PlanCta<kSpec>>(cta, params.input, memory).run();
 }
 

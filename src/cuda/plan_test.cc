@@ -135,7 +135,7 @@ TEST(CudaPlan, IsReadBackForPeople) {
     in.header = plan::header_of(batch.group);
     const auto memory = std::make_unique<plan::BalanceMemory>();
     plan::SerialCta cta(1024);
-    plan::Balancer<plan::CutMode::kShares, plan::SerialCta>(cta, in, *memory).run();
+    plan::Balancer<plan::CutMode::kBalanced, plan::SerialCta>(cta, in, *memory).run();
 
     const PlanSummary summary = summarize(args.plan);
     EXPECT_EQ(summary.group, batch.group);

@@ -18,7 +18,7 @@
 
 namespace hpcattn::plan {
 
-/// kMode is kFixed where shape.fixed_split is given, else kShares.
+/// kMode is kFixed where shape.fixed_split is given, else kBalanced.
 template <CutMode kMode, typename Cta>
 class Balancer {
  public:
@@ -106,14 +106,14 @@ class Balancer {
           HPCATTN_NO_UNROLL
           for (std::int32_t i = tiles.begin(t); i < tiles.end(t); ++i) {
             index_.find_tile(i, at);
-            sum.cost += at.tile.cost(shape_.costs);
-            sum.pieces += num_pieces(shape_, at.tile);
+            const std::uint32_t cost = at.tile.cost(shape_.costs);
+            sum = sum + WorkSum{cost, cost, num_pieces(shape_, at.tile)};
           }
           return sum;
         },
         [&](int t, const WorkSum& before, const WorkSum& all) {
           memory_.cost_before[t] = before.cost;
-          memory_.pieces_before[t] = static_cast<std::int32_t>(before.pieces);
+          memory_.pieces_before[t] = before.pieces;
           if (t == 0) totals_.set_work(shape_, num_workers_, all);
         });
   }
@@ -130,7 +130,8 @@ class Balancer {
   }
 
   constexpr Boundary boundary_of(std::int32_t w) const {
-    const bool even = totals_.even;
+    if (totals_.deal == Deal::kUniform) return uniform_boundary(w);
+    const bool even = totals_.deal == Deal::kEven;
     const std::int64_t of_head = even ? totals_.pieces : totals_.cost;
     const std::int64_t position = even ? w : w * totals_.share;
     if (position >= of_head * shape_.num_kv_heads) return {.item = num_items()};
@@ -139,12 +140,28 @@ class Balancer {
     const TilePlace place =
         index_.find(even ? WorkKind::kPieces : WorkKind::kCost, position - head * of_head, at);
     const std::int32_t item = static_cast<std::int32_t>(head) * index_.tiles_of_head() + place.tile;
-    const std::int32_t steps = at.tile.steps();
-    const std::int32_t before =
-        even ? even_steps_before(shape_, at.tile, static_cast<std::int32_t>(place.offset))
-             : steps_before(shape_.costs, at.tile, static_cast<std::uint32_t>(place.offset));
+    const auto offset = static_cast<std::uint32_t>(place.offset);
+    const std::int32_t before = even ? even_steps_before(at.tile, static_cast<std::int32_t>(offset),
+                                                         num_pieces(shape_, at.tile))
+                                     : steps_before(shape_.costs, at.tile, offset);
+    return boundary_within(item, at, before);
+  }
+
+  constexpr Boundary uniform_boundary(std::int32_t w) const {
+    const std::int32_t begun = divide(w, totals_.workers_each);
+    const std::int32_t item = begun * totals_.tiles_each;
+    const std::int32_t piece = w - begun * totals_.workers_each;
+    if (item >= num_items()) return {.item = num_items()};
+    if (piece == 0) return {.item = item};
+    PlacedTile at;
+    index_.find_item(item, at);
+    return boundary_within(item, at, even_steps_before(at.tile, piece, totals_.workers_each));
+  }
+
+  constexpr Boundary boundary_within(std::int32_t item, const PlacedTile& at,
+                                     std::int32_t before) const {
     if (before == 0) return {.item = item};
-    if (before == steps) return {.item = item + 1};
+    if (before == at.tile.steps()) return {.item = item + 1};
     return {
         .item = item, .kv = (at.tile.first_step() + before) * kDeviceTileKv, .rows = at.num_rows()};
   }
@@ -228,7 +245,7 @@ class Balancer {
           totals_.combines = static_cast<std::int32_t>(all.combines);
           // Rows of heads could pass 2^63 where those of one head are past 2^31 by far.
           const std::int64_t rows = all.rows > kMaxInt32 ? all.rows : all.rows * heads;
-          set_counts(totals_.pieces * heads, all.combines * heads, rows);
+          set_counts(std::int64_t{totals_.pieces} * heads, all.combines * heads, rows);
         });
     if (totals_.num_tasks == 0) return;
     const Chunks workers(num_workers_ + 1, cta_.num_threads());
@@ -291,7 +308,7 @@ class Balancer {
 
   /// Tasks [first, last) of even or fixed pieces.
   constexpr void emit_run(std::int32_t first, std::int32_t last) {
-    const auto pieces_of_head = static_cast<std::int32_t>(totals_.pieces);
+    const std::int32_t pieces_of_head = totals_.pieces;
     std::int32_t head = divide(first, pieces_of_head);
     std::int32_t piece = first - head * pieces_of_head;  // of the head, then of the tile
     const std::int32_t chunk =
@@ -357,18 +374,9 @@ class Balancer {
       worker_begin[w] = memory_.worker_begin[w];
     }
     if (t > 0) return;
-    Header header = in_.header;
+    Header header = totals_.fill(in_.header, shape_.num_kv_heads);
     header.num_requests = index_.num_requests();
     header.num_tokens = static_cast<std::int32_t>(in_.lengths.q_end(index_.num_requests()));
-    header.num_tasks = totals_.num_tasks;
-    header.num_combines = totals_.num_combines;
-    header.num_partial_rows = totals_.num_partial_rows;
-    // Of all tiles, those that no combine names have one task, which is no partial.
-    header.num_partials = totals_.num_tasks == 0
-                              ? 0
-                              : totals_.num_tasks - (index_.tiles_of_head() * shape_.num_kv_heads -
-                                                     totals_.num_combines);
-    header.lengths_hash[0] = totals_.lengths_hash;
     cta_.store(in_.plan, header);
   }
 

@@ -52,10 +52,15 @@ struct TileSum {
   }
 };
 struct WorkSum {
+  /// Past this, pieces are all alike: no plan has so many tasks.
+  static constexpr std::int32_t kMostPieces = (1 << 30) - 1;
+
   std::int64_t cost = 0;
-  std::int64_t pieces = 0;
+  std::uint32_t dearest = 0;  // of the tiles
+  std::int32_t pieces = 0;
   friend constexpr WorkSum operator+(const WorkSum& a, const WorkSum& b) {
-    return {a.cost + b.cost, a.pieces + b.pieces};
+    return {a.cost + b.cost, std::max(a.dearest, b.dearest),
+            std::min(a.pieces + b.pieces, kMostPieces)};
   }
 };
 struct PartialSum {
@@ -74,27 +79,64 @@ struct CutSum {
   }
 };
 
+/// How the tiles of a balanced plan are dealt to the workers.
+enum class Deal : std::int32_t {
+  kShares,   // equal shares of the cost; a tile is cut where a share ends
+  kEven,     // few short tiles: each in even pieces, a piece a worker
+  kUniform,  // tiles that cost the same: the same number of whole tiles, or of pieces of each
+};
+
 /// Found once and read by all threads.
 struct BalanceTotals {
+  /// A uniform deal may be dearer than equal shares by this part: it spares their cuts.
+  static constexpr std::int64_t kUniformSlack = 16;
+
   std::int64_t tiles;      // of one KV head
   std::int64_t cost;       // of one KV head
   std::int64_t share;      // cost of a worker's share
-  std::int64_t pieces;     // of one KV head, where tiles are cut in even or fixed pieces
+  std::int32_t pieces;     // of one KV head, where tiles are cut in even or fixed pieces
   std::int32_t rows;       // of partials of one KV head, then
   std::int32_t combines;   // of one KV head, then
   std::int32_t num_tasks;  // of the plan
   std::int32_t num_combines;
   std::int32_t num_partial_rows;
   std::uint32_t lengths_hash;
-  bool even;  // pieces are few enough for a worker each
+  Deal deal;
+  // Uniform: whole tiles a worker, or workers a tile; the other is 1.
+  std::int32_t tiles_each;
+  std::int32_t workers_each;
 
-  /// Says how the batch is cut, from the work of one KV head.
+  /// Says how the batch is dealt, from the work of one KV head.
   constexpr void set_work(const PlanShape& shape, std::int32_t num_workers, const WorkSum& work) {
     cost = work.cost;
     pieces = work.pieces;
     share = ceil_div(cost * shape.num_kv_heads, std::int64_t{num_workers});
-    if (shape.fixed_split == 0) share = std::max(share, shape.costs.min_share());
-    even = pieces * shape.num_kv_heads <= num_workers;
+    if (shape.fixed_split > 0) return;
+    share = std::max(share, shape.costs.min_share());
+    const auto items = static_cast<std::int32_t>(tiles) * shape.num_kv_heads;
+    tiles_each = divide(items + num_workers - 1, num_workers);
+    workers_each = std::max(divide(num_workers, items), 1);
+    const std::int64_t uniform_share =
+        ceil_div(std::int64_t{work.dearest} * tiles_each, std::int64_t{workers_each});
+    const bool all_alike = cost == tiles * work.dearest;
+    deal = Deal::kShares;
+    if (std::int64_t{pieces} * shape.num_kv_heads <= num_workers) {
+      deal = Deal::kEven;
+    } else if (all_alike && uniform_share >= shape.costs.min_share() &&
+               uniform_share <= share + share / kUniformSlack) {
+      deal = Deal::kUniform;
+    }
+  }
+
+  constexpr Header fill(Header header, std::int32_t num_kv_heads) const {
+    header.num_tasks = num_tasks;
+    header.num_combines = num_combines;
+    header.num_partial_rows = num_partial_rows;
+    // A tile that no combine names has one task, which is no partial.
+    const std::int64_t whole = tiles * num_kv_heads - num_combines;
+    header.num_partials = num_tasks == 0 ? 0 : num_tasks - static_cast<std::int32_t>(whole);
+    header.lengths_hash[0] = lengths_hash;
+    return header;
   }
 };
 

@@ -82,6 +82,24 @@ TEST(Balance, AShortBatchHasOnePieceAWorker) {
   EXPECT_EQ(result.combines.size(), 8U);
 }
 
+TEST(Balance, RequestsAlikeAreCutAlikeOrNotAtAll) {
+  const PlanShape shape = shape_of(8, 8);
+  const auto plan = [&](const PlanBatch& batch) {
+    const DevicePlan result = balance(batch, shape);
+    expect_covers(batch, shape, result);
+    return result;
+  };
+  EXPECT_TRUE(plan(PlanBatch().add(1, 4096, 64)).combines.empty());  // two tiles a worker
+  EXPECT_TRUE(plan(PlanBatch().add(1, 4096, 32)).combines.empty());  // one
+  const DevicePlan halves = plan(PlanBatch().add(1, 4096, 16));
+  EXPECT_EQ(halves.tasks.size(), 2U * 16 * 8);
+  const DevicePlan alone = plan(PlanBatch().add(1, 131072));
+  EXPECT_EQ(alone.tasks.size(), 264U);
+  EXPECT_EQ(alone.combines.size(), 8U);
+  // Two tiles a worker would leave 64 of 264 idle.
+  EXPECT_FALSE(plan(PlanBatch().add(1, 4096, 50)).combines.empty());
+}
+
 TEST(Balance, NoPieceIsACrumb) {
   testkit::Rng random(3);
   for (int round = 0; round < 200; ++round) {
@@ -154,7 +172,12 @@ TEST(Balance, RandomBatchesAreCoveredOnceByAnyNumberOfThreads) {
   for (int round = 0; round < 2000; ++round) {
     SCOPED_TRACE(round);
     PlanBatch batch;
-    for (std::int64_t i = random.integer(0, 20); i > 0; --i) {
+    const std::int64_t num_requests = random.integer(0, 20);
+    if (random.chance(0.2)) {
+      batch.add(std::int32_t(random.integer(1, 5)), std::int32_t(random.integer(0, 20000)),
+                int(num_requests));
+    }
+    while (batch.num_requests() < num_requests) {
       const std::int64_t kv_len = random.integer(0, random.chance(0.3) ? 20000 : 300);
       batch.add(std::int32_t(random.integer(0, random.chance(0.3) ? 200 : 4)),
                 std::int32_t(kv_len));

@@ -10,9 +10,8 @@ namespace hpcattn::plan {
 
 /// How the tiles of a batch are cut.
 enum class CutMode : std::int32_t {
-  kShares,  // the batch's cost in equal shares, one a worker: cuts where a share ends within a
-            // tile; or, of few tiles, each in even pieces, one a worker
-  kFixed,   // at multiples of a length, whatever the batch
+  kBalanced,  // so that all workers end together, and as seldom as that allows
+  kFixed,     // at multiples of a length, whatever the batch
 };
 
 /// Shares: the steps of a tile that lie before a boundary at `offset` of its cost, in 0 .. steps. 0
@@ -39,11 +38,12 @@ constexpr std::int32_t num_pieces(const PlanShape& shape, const RowTile& tile) {
   return divide(tile.kv_end - 1, shape.fixed_split) + 1 - divide(tile.kv_begin, shape.fixed_split);
 }
 
-/// Even: the steps before piece `i`.
-constexpr std::int32_t even_steps_before(const PlanShape& shape, const RowTile& tile,
-                                         std::int32_t i) {
-  // Few enough pieces for a worker each, so no product passes 2^31.
-  return divide(tile.steps() * i, num_pieces(shape, tile));
+/// The steps before piece `i` of `pieces` even ones.
+constexpr std::int32_t even_steps_before(const RowTile& tile, std::int32_t i, std::int32_t pieces) {
+  // Whole and rest apart: their products with fewer pieces than workers stay within int32.
+  const std::int32_t whole = divide(tile.steps(), pieces);
+  const std::int32_t rest = tile.steps() - whole * pieces;
+  return whole * i + divide(rest * i, pieces);
 }
 
 /// Fixed: where piece `i` begins; that of piece num_pieces() is the tile's end.

@@ -106,11 +106,11 @@ TEST(KvCut, EvenPiecesAreNoShorterThanTheShortest) {
   for_each_tile(0, [](const PlanShape& shape, const RowTile& tile) {
     const std::int32_t pieces = num_pieces(shape, tile);
     const std::int32_t least = shape.costs.min_steps(tile.wide);
-    ASSERT_EQ(even_steps_before(shape, tile, 0), 0);
-    ASSERT_EQ(even_steps_before(shape, tile, pieces), tile.steps());
+    ASSERT_EQ(even_steps_before(tile, 0, pieces), 0);
+    ASSERT_EQ(even_steps_before(tile, pieces, pieces), tile.steps());
     for (std::int32_t i = 0; i < pieces && tile.steps() >= least; ++i) {
       const std::int32_t steps =
-          even_steps_before(shape, tile, i + 1) - even_steps_before(shape, tile, i);
+          even_steps_before(tile, i + 1, pieces) - even_steps_before(tile, i, pieces);
       ASSERT_GE(steps, least);
       ASSERT_LT(steps, 2 * least);
     }

@@ -47,10 +47,17 @@ ComputePath HpcAttentionBackend::compute_path(ComputeCapability capability) {
   return capability == kHopperCapability ? ComputePath::kHopper : ComputePath::kGenericCuda;
 }
 
-bool HpcAttentionBackend::is_built(ComputePath path) { return path == ComputePath::kCpu; }
+bool HpcAttentionBackend::is_built(ComputePath path) {
+  return path == ComputePath::kCpu || path == ComputePath::kGenericCuda;
+}
+
+ComputePath HpcAttentionBackend::serving_path(ComputeCapability capability) {
+  const ComputePath path = compute_path(capability);
+  return path == ComputePath::kHopper && !is_built(path) ? ComputePath::kGenericCuda : path;
+}
 
 bool HpcAttentionBackend::supports_compute_capability(ComputeCapability capability) {
-  return is_built(compute_path(capability));
+  return is_built(serving_path(capability));
 }
 
 std::vector<std::int64_t> HpcAttentionBackend::kv_cache_shape(std::int64_t num_pages,
@@ -100,7 +107,11 @@ GraphSupportAnswer HpcAttentionBackend::graph_support(Device device) {
                 "update_in_place fills for any mixture of decodes and prefills that fits the "
                 "captured size"};
   }
-  return {.level = GraphSupport::kNever, .reason = "this build has no CUDA kernels to capture"};
+  return {.level = GraphSupport::kAlways,
+          .reason =
+              "kernels read lengths, pages and the plan on the device, at fixed addresses; "
+              "update_in_place fills them in stream order before a replay, for any mixture of "
+              "decodes and prefills that fits the captured size"};
 }
 
 }  // namespace hpcattn

@@ -78,9 +78,32 @@ TEST(HpcAttentionBackendTest, ComputePaths) {
   EXPECT_EQ(HpcAttentionBackend::compute_path(C{9, 0}), ComputePath::kHopper);
   EXPECT_EQ(HpcAttentionBackend::compute_path(C{10, 0}), ComputePath::kGenericCuda);
   EXPECT_TRUE(HpcAttentionBackend::is_built(ComputePath::kCpu));
-  for (C capability : {C{7, 5}, C{8, 0}, C{9, 0}}) {
-    EXPECT_EQ(HpcAttentionBackend::supports_compute_capability(capability),
-              HpcAttentionBackend::is_built(HpcAttentionBackend::compute_path(capability)));
+  EXPECT_TRUE(HpcAttentionBackend::is_built(ComputePath::kGenericCuda));
+  EXPECT_FALSE(HpcAttentionBackend::is_built(ComputePath::kHopper));
+  EXPECT_FALSE(HpcAttentionBackend::is_built(ComputePath::kNone));
+}
+
+TEST(HpcAttentionBackendTest, HopperIsServedByTheGenericKernels) {
+  using C = ComputeCapability;
+  EXPECT_EQ(HpcAttentionBackend::serving_path(C{7, 5}), ComputePath::kNone);
+  EXPECT_EQ(HpcAttentionBackend::serving_path(C{8, 6}), ComputePath::kGenericCuda);
+  EXPECT_EQ(HpcAttentionBackend::serving_path(C{9, 0}), ComputePath::kGenericCuda);
+  EXPECT_FALSE(HpcAttentionBackend::supports_compute_capability(C{7, 5}));
+  for (C capability : {C{8, 0}, C{8, 9}, C{9, 0}, C{10, 0}, C{12, 0}}) {
+    EXPECT_TRUE(HpcAttentionBackend::supports_compute_capability(capability));
+    BackendRequest request = good_request();
+    request.device = kGpu;
+    request.capability = capability;
+    EXPECT_EQ(reasons_of(request), "");
+    const KernelExplanation decode = HpcAttentionBackend::explain(request, 1);
+    EXPECT_EQ(decode.kernel, "cuda/generic/attention");
+    EXPECT_EQ(decode.reason.find("has no kernels of Hopper's own") != std::string::npos,
+              capability == C(9, 0));
+    EXPECT_NE(decode.reason.find("4 rows (1 query tokens x 4 heads of a group) read each KV head: "
+                                 "at most 16 are one narrow tile"),
+              std::string::npos);
+    EXPECT_NE(HpcAttentionBackend::explain(request, 5).reason.find("more than 16 are tiles of 128"),
+              std::string::npos);
   }
 }
 
@@ -118,9 +141,9 @@ TEST(HpcAttentionBackendTest, GraphSupportGivesItsReason) {
   EXPECT_EQ(HpcAttentionBackend::graph_support(Device{}).level, GraphSupport::kAlways);
   EXPECT_NE(HpcAttentionBackend::graph_support(Device{}).reason.find("update_in_place"),
             std::string::npos);
-  EXPECT_EQ(HpcAttentionBackend::graph_support(kGpu).level, GraphSupport::kNever);
-  EXPECT_EQ(HpcAttentionBackend::graph_support(kGpu).reason,
-            "this build has no CUDA kernels to capture");
+  EXPECT_EQ(HpcAttentionBackend::graph_support(kGpu).level, GraphSupport::kAlways);
+  EXPECT_NE(HpcAttentionBackend::graph_support(kGpu).reason.find("in stream order"),
+            std::string::npos);
 }
 
 struct Refusal {
@@ -211,12 +234,13 @@ const Refusal kRefusals[] = {
        r.capability = ComputeCapability{7, 5};
      },
      "cuda:1 has compute capability 7.5, expected 8.0 or above"},
-    {"GpuNotBuilt",
+    {"Float32OnAGpu",
      [](BackendRequest& r) {
        r.device = kGpu;
        r.capability = ComputeCapability{9, 0};
+       r.dtype = DType::kFloat32;
      },
-     "cuda:1 needs CUDA kernels, which are not in this build; run on the CPU"},
+     "dtype float32 runs on the CPU alone, got cuda:1; use float16 or bfloat16 there"},
 };
 
 INSTANTIATE_TEST_SUITE_P(HpcAttentionBackend, RefusalTest, ::testing::ValuesIn(kRefusals),

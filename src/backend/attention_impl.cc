@@ -7,7 +7,7 @@
 #include "hpcattn/plan.h"
 #include "hpcattn/store.h"
 #include "src/backend/fill.h"
-#include "src/backend/on_cpu.h"
+#include "src/backend/memory.h"
 #include "src/backend/reasons.h"
 #include "src/common/check.h"
 #include "src/ops/check_attention.h"
@@ -67,6 +67,12 @@ HpcAttentionImpl::HpcAttentionImpl(HpcAttentionImplOptions options) : options_(s
     check(std::int64_t(options_.alibi_slopes->size()) == options_.num_heads, kOp,
           ": alibi_slopes has ", options_.alibi_slopes->size(), " entries, expected ",
           options_.num_heads, " (num_heads).");
+    const std::vector<float>& slopes = *options_.alibi_slopes;
+    const std::size_t bytes = slopes.size() * sizeof(float);
+    slopes_memory_ = allocate(options_.device, bytes);
+    upload(options_.device, slopes_memory_.get(), slopes.data(), bytes);
+    slopes_ = Tensor::contiguous(slopes_memory_.get(), DType::kFloat32, {options_.num_heads},
+                                 options_.device);
   }
   if (options_.sinks.defined()) {
     ops::check_shape(kOp, "sinks", options_.sinks, {options_.num_heads});
@@ -80,16 +86,17 @@ void HpcAttentionImpl::forward(const HpcAttentionForwardArgs& args,
   ops::check_shape(kOp, "output", args.output,
                    {ops::kAnySize, options_.num_heads, options_.head_size});
   ops::check_no_overlap(kOp, "output", args.output);
-  check_on_cpu(kOp, "output", args.output);
   const std::int64_t num_tokens = args.output.size(0);
   if (args.lse.defined()) {
     ops::check_shape(kOp, "lse", args.lse, {num_tokens, options_.num_heads});
     ops::check_dtype(kOp, "lse", args.lse, {DType::kFloat32});
-    ops::check_device(kOp, "lse", args.lse, Device{});
+    ops::check_device(kOp, "lse", args.lse, args.output.device());
   }
   if (is_profiling(args)) {
-    fill_zero(args.output);
-    if (args.lse.defined()) fill_float(args.lse, -std::numeric_limits<float>::infinity());
+    fill_zero(args.output, execution);
+    if (args.lse.defined()) {
+      fill_float(args.lse, -std::numeric_limits<float>::infinity(), execution);
+    }
     return;
   }
   check(args.layer != nullptr, kOp, ": layer is not given, expected its name and scales.");
@@ -173,7 +180,8 @@ void HpcAttentionImpl::attend(const HpcAttentionForwardArgs& args,
     // The store comes first, so what the attention would refuse is looked at before it.
     ops::check_paged_attention(attention);
     ops::check_paged_attention_values(attention, execution);
-    if (attention.plan.defined()) {
+    // A GPU's plan says whose it is to the kernel alone.
+    if (attention.plan.defined() && attention.plan.device().type == DeviceType::kCpu) {
       plan::view_for(attention.plan, group_of(attention), attention.cu_seqlens_q,
                      attention.kv_lens);
     }
@@ -196,11 +204,10 @@ AttentionOptions HpcAttentionImpl::attention_options(const HpcAttentionForwardAr
                            .causal = causal,
                            .window = options_.sliding_window,
                            .softcap = options_.logits_soft_cap.value_or(0.0)};
-  if (options_.alibi_slopes) {
-    // A view for reading; operators write to outputs alone.
-    auto* slopes = const_cast<float*>(options_.alibi_slopes->data());
-    options.alibi_slopes = Tensor::contiguous(slopes, DType::kFloat32, {options_.num_heads});
-  }
+  check(!slopes_.defined() || slopes_.device() == args.output.device(), kOp,
+        ": the ALiBi slopes are on ", to_string(slopes_.device()), " and output is on ",
+        to_string(args.output.device()), ". Give HpcAttentionImplOptions::device as that.");
+  options.alibi_slopes = slopes_;
   options.sinks = options_.sinks;
   options.out_scale = args.output_scale;
   return options;

@@ -21,19 +21,30 @@ HpcAttnMetadata metadata_of(HpcAttnMetadataBuilder& builder, const TestLayer& la
   return builder.build(0, layer.common());
 }
 
-TEST(HpcAttentionImplTest, OtherDevicesAreRefusedForWantOfKernels) {
+TEST(HpcAttentionImplTest, TensorsOfTwoDevicesAreRefused) {
   TestLayer layer({.q_lens = {2}, .kv_lens = {20}});
   HpcAttnMetadataBuilder builder(layer.builder_options());
   const HpcAttnMetadata metadata = metadata_of(builder, layer);
+  const auto elsewhere = [](const Tensor& tensor) {
+    return Tensor(tensor.data(), tensor.dtype(), tensor.sizes(), tensor.strides(),
+                  {.type = DeviceType::kCuda, .index = 2});
+  };
   HpcAttentionForwardArgs args = layer.forward_args(metadata);
-  args.output = Tensor(args.output.data(), args.output.dtype(), args.output.sizes(),
-                       args.output.strides(), {.type = DeviceType::kCuda, .index = 2});
-  const HpcAttentionImpl impl(layer.impl_options());
-  EXPECT_EQ(
-      error_of([&] { impl.forward(args); }),
-      "HpcAttentionImpl: output is on cuda:2; this build has kernels for the cpu alone. Move the "
-      "tensors to the cpu.");
-  EXPECT_THROW(impl.forward(args), Unsupported);
+  args.output = elsewhere(args.output);
+  EXPECT_NE(error_of([&] {
+              HpcAttentionImpl(layer.impl_options()).forward(args);
+            }).find("lse is on cpu, expected cuda:2"),
+            std::string::npos);
+  args.lse = {};
+  EXPECT_NE(error_of([&] {
+              HpcAttentionImpl(layer.impl_options()).forward(args);
+            }).find("out is on cuda:2, expected cpu"),
+            std::string::npos);
+  HpcAttentionImplOptions options = layer.impl_options();
+  options.alibi_slopes = std::vector<float>(4, 0.5F);
+  EXPECT_EQ(error_of([&] { HpcAttentionImpl(options).forward(args); }),
+            "HpcAttentionImpl: the ALiBi slopes are on cpu and output is on cuda:2. Give "
+            "HpcAttentionImplOptions::device as that.");
 }
 
 TEST(HpcAttentionImplTest, RefusedCallsWriteNothing) {

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/backend/fill.h"
 
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+
+#include "src/cuda/device.h"
 
 namespace hpcattn {
 namespace {
@@ -26,11 +30,17 @@ void fill_bytes(const Tensor& tensor, const void* element, std::size_t bytes) {
 
 }  // namespace
 
-void fill_zero(const Tensor& tensor) {
+void fill_zero(const Tensor& tensor, const Execution& execution) {
+  if (tensor.device().type == DeviceType::kCuda) return cuda::fill_pattern(tensor, 0, execution);
   const std::int64_t zero = 0;  // as many zero bytes as the largest element has
   fill_bytes(tensor, &zero, std::size_t(size_bytes(tensor.dtype())));
 }
 
-void fill_float(const Tensor& tensor, float value) { fill_bytes(tensor, &value, sizeof(value)); }
+void fill_float(const Tensor& tensor, float value, const Execution& execution) {
+  if (tensor.device().type == DeviceType::kCuda) {
+    return cuda::fill_pattern(tensor, std::bit_cast<std::uint32_t>(value), execution);
+  }
+  fill_bytes(tensor, &value, sizeof(value));
+}
 
 }  // namespace hpcattn

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <limits>
 
+#include "src/backend/memory.h"
 #include "src/backend/reasons.h"
+#include "src/backend/step_copy.h"
 #include "src/common/check.h"
+#include "src/cuda/device.h"
 #include "src/ops/check_tensor.h"
 
 namespace hpcattn {
@@ -25,6 +28,7 @@ std::string kv_cache_dtype_text(DType dtype) {
 BackendRequest request_of(const HpcAttnMetadataBuilderOptions& options) {
   const AttentionGroup& group = options.group;
   BackendRequest request{.device = options.device,
+                         .capability = capability_of(options.device),
                          .num_q_heads = group.num_q_heads,
                          .num_kv_heads = group.num_kv_heads,
                          .head_dim = group.head_dim,
@@ -41,6 +45,20 @@ BackendRequest request_of(const HpcAttnMetadataBuilderOptions& options) {
 
 bool is_encoder(AttentionType type) {
   return type == AttentionType::kEncoder || type == AttentionType::kEncoderOnly;
+}
+
+std::vector<std::int64_t> numbers_of(const Tensor& tensor) {
+  std::vector<std::int64_t> numbers(std::size_t(tensor.size(0)));
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = ops::index_at(tensor, std::int64_t(i));
+  }
+  return numbers;
+}
+
+void check_on_host(std::string_view arg, const Tensor& tensor, std::int64_t size) {
+  ops::check_shape(kOp, arg, tensor, {size});
+  ops::check_dtype(kOp, arg, tensor, {DType::kInt32});
+  ops::check_device(kOp, arg, tensor, Device{});
 }
 
 }  // namespace
@@ -89,16 +107,22 @@ HpcAttnMetadataBuilder::HpcAttnMetadataBuilder(HpcAttnMetadataBuilderOptions opt
     options_.group.window = std::min(*options_.group.window, kLargestWindow);
   }
   decode_threshold_ = options_.reorder_batch_threshold + options_.num_speculative_tokens;
-  plan_.resize(std::size_t(plan_words_needed()));
-  cu_seqlens_prefill_.resize(std::size_t(options_.max_num_requests + 1));
+  MemoryPlan room;
+  const std::int64_t words = plan_words_needed();
+  const std::size_t plan = room.add(DType::kInt32, {words});
+  const std::size_t prefill = room.add(DType::kInt32, {options_.max_num_requests + 1});
+  memory_ = allocate(options_.device, room.bytes());
+  plan_ = tensor_at(memory_, plan, DType::kInt32, {words}, options_.device);
+  cu_seqlens_prefill_ =
+      tensor_at(memory_, prefill, DType::kInt32, {options_.max_num_requests + 1}, options_.device);
 }
 
 HpcAttnMetadata HpcAttnMetadataBuilder::build(std::int64_t common_prefix_len,
                                               const CommonAttnMetadata& common, bool fast_build) {
   check_supported(common_prefix_len == 0, kOp, ": common_prefix_len is ", common_prefix_len,
                   ", expected 0: ", use_cascade_attention().reason, ".");
-  check_common(common);
-  HpcAttnMetadata metadata = describe(common, cu_seqlens_prefill_.data());
+  HpcAttnMetadata metadata = describe(common, check_common(common), cu_seqlens_prefill_);
+  copy_step(common, metadata, options_.execution);
   if (!fast_build) make_plan_in(metadata, plan_);
   return metadata;
 }
@@ -138,7 +162,8 @@ std::int64_t HpcAttnMetadataBuilder::plan_words_needed() const {
                               .max_tokens = options_.max_num_tokens,
                               .max_kv_len = options_.max_model_len,
                               .fixed_split = options_.fixed_split,
-                              .num_workers = num_threads(options_.execution)};
+                              .num_workers = num_threads(options_.execution),
+                              .device = options_.device};
   AttentionGroup causal = options_.group;
   causal.causal = true;
   AttentionGroup both_ways = options_.group;
@@ -146,7 +171,33 @@ std::int64_t HpcAttnMetadataBuilder::plan_words_needed() const {
   return std::max(plan_words(causal, capacity), plan_words(both_ways, capacity));
 }
 
-void HpcAttnMetadataBuilder::check_common(const CommonAttnMetadata& common) const {
+bool HpcAttnMetadataBuilder::is_causal(const CommonAttnMetadata& common) const {
+  return common.causal && options_.attention_type == AttentionType::kDecoder;
+}
+
+HpcAttnMetadataBuilder::Lengths HpcAttnMetadataBuilder::lengths_of(
+    const CommonAttnMetadata& common) const {
+  if (options_.device.type == DeviceType::kCpu) {
+    return {.offsets = numbers_of(common.cu_seqlens_q), .kv_lens = numbers_of(common.kv_lens)};
+  }
+  Lengths lengths;
+  if (common.cu_seqlens_q_cpu.defined()) {
+    check_on_host("cu_seqlens_q_cpu", common.cu_seqlens_q_cpu, common.num_requests + 1);
+    lengths.offsets = numbers_of(common.cu_seqlens_q_cpu);
+  } else {
+    lengths.offsets = numbers_of(cuda::HostCopy(common.cu_seqlens_q, options_.execution).tensor());
+  }
+  if (common.kv_lens_cpu.defined()) {
+    check_on_host("kv_lens_cpu", common.kv_lens_cpu, common.num_requests);
+    lengths.kv_lens = numbers_of(common.kv_lens_cpu);
+  } else if (options_.execution.check_values) {
+    lengths.kv_lens = numbers_of(cuda::HostCopy(common.kv_lens, options_.execution).tensor());
+  }
+  return lengths;
+}
+
+HpcAttnMetadataBuilder::Lengths HpcAttnMetadataBuilder::check_common(
+    const CommonAttnMetadata& common) const {
   const std::int64_t num_requests = common.num_requests;
   check(num_requests >= 0 && num_requests <= options_.max_num_requests, kOp, ": num_requests is ",
         num_requests, ", expected 0 to the capacity of ", options_.max_num_requests,
@@ -158,23 +209,30 @@ void HpcAttnMetadataBuilder::check_common(const CommonAttnMetadata& common) cons
   ops::check_shape(kOp, "cu_seqlens_q", common.cu_seqlens_q, {num_requests + 1});
   ops::check_dtype(kOp, "cu_seqlens_q", common.cu_seqlens_q, {DType::kInt32});
   ops::check_device(kOp, "cu_seqlens_q", common.cu_seqlens_q, options_.device);
-  ops::check_cu_seqlens(kOp, "cu_seqlens_q", common.cu_seqlens_q, common.num_actual_tokens,
-                        "num_actual_tokens");
   ops::check_shape(kOp, "kv_lens", common.kv_lens, {num_requests});
   ops::check_dtype(kOp, "kv_lens", common.kv_lens, {DType::kInt32});
   ops::check_device(kOp, "kv_lens", common.kv_lens, options_.device);
-  for (std::int64_t i = 0; i < num_requests; ++i) {
-    const std::int64_t kv_len = ops::index_at(common.kv_lens, i);
+  check_pages(common);
+
+  Lengths lengths = lengths_of(common);
+  const Tensor offsets =
+      Tensor::contiguous(lengths.offsets.data(), DType::kInt64, {num_requests + 1});
+  ops::check_cu_seqlens(kOp, "cu_seqlens_q", offsets, common.num_actual_tokens,
+                        "num_actual_tokens");
+  for (std::size_t i = 0; i < lengths.kv_lens.size(); ++i) {
+    const std::int64_t kv_len = lengths.kv_lens[i];
     check(kv_len >= 0 && kv_len <= options_.max_model_len, kOp, ": kv_lens[", i, "] is ", kv_len,
           ", expected 0 to the capacity of ", options_.max_model_len, ". Raise max_model_len.");
-    const std::int64_t query_len =
-        ops::index_at(common.cu_seqlens_q, i + 1) - ops::index_at(common.cu_seqlens_q, i);
+    const std::int64_t query_len = lengths.offsets[i + 1] - lengths.offsets[i];
     check(has_cache() || kv_len == query_len, kOp, ": kv_lens[", i, "] is ", kv_len,
           ", expected the request's ", query_len, " tokens, as encoder attention has no others.");
   }
-  if (!has_cache()) return;
+  return lengths;
+}
 
-  ops::check_shape(kOp, "page_table", common.page_table, {num_requests, ops::kAnySize});
+void HpcAttnMetadataBuilder::check_pages(const CommonAttnMetadata& common) const {
+  if (!has_cache()) return;
+  ops::check_shape(kOp, "page_table", common.page_table, {common.num_requests, ops::kAnySize});
   ops::check_dtype(kOp, "page_table", common.page_table, {DType::kInt32});
   ops::check_device(kOp, "page_table", common.page_table, options_.device);
   if (options_.attention_type == AttentionType::kEncoderDecoder) {
@@ -188,24 +246,24 @@ void HpcAttnMetadataBuilder::check_common(const CommonAttnMetadata& common) cons
 }
 
 HpcAttnMetadata HpcAttnMetadataBuilder::describe(const CommonAttnMetadata& common,
-                                                 std::int32_t* prefill_offsets) const {
+                                                 const Lengths& lengths,
+                                                 const Tensor& prefill_offsets) const {
   HpcAttnMetadata metadata;
   metadata.step = common.step;
   metadata.num_actual_tokens = common.num_actual_tokens;
-  metadata.causal = common.causal && options_.attention_type == AttentionType::kDecoder;
+  metadata.causal = is_causal(common);
   metadata.slot_mapping = common.slot_mapping;
   metadata.kv_lens = common.kv_lens;
   metadata.page_table = common.page_table;
   metadata.cu_seqlens_q = common.cu_seqlens_q;
 
-  const auto offset = [&](std::int64_t i) { return ops::index_at(common.cu_seqlens_q, i); };
+  const auto offset = [&](std::int64_t i) { return lengths.offsets[std::size_t(i)]; };
   const std::int64_t num_requests = common.num_requests;
   bool prefills_begun = false;
   bool uniform = true;
   for (std::int64_t i = 0; i < num_requests; ++i) {
     const std::int64_t query_len = offset(i + 1) - offset(i);
     metadata.max_query_len = std::max(metadata.max_query_len, query_len);
-    metadata.max_kv_len = std::max(metadata.max_kv_len, ops::index_at(common.kv_lens, i));
     prefills_begun = prefills_begun || query_len > decode_threshold_;
     if (prefills_begun) continue;
     ++metadata.num_decodes;
@@ -214,6 +272,13 @@ HpcAttnMetadata HpcAttnMetadataBuilder::describe(const CommonAttnMetadata& commo
     uniform = uniform && query_len == metadata.decode_query_len;
   }
   if (!uniform) metadata.decode_query_len = 0;
+  if (std::int64_t(lengths.kv_lens.size()) == num_requests) {
+    for (std::int64_t length : lengths.kv_lens) {
+      metadata.max_kv_len = std::max(metadata.max_kv_len, length);
+    }
+  } else {
+    metadata.max_kv_len = options_.max_model_len;
+  }
   metadata.num_prefills = num_requests - metadata.num_decodes;
   metadata.num_decode_tokens = offset(metadata.num_decodes);
   metadata.num_prefill_tokens = offset(num_requests) - metadata.num_decode_tokens;
@@ -222,22 +287,15 @@ HpcAttnMetadata HpcAttnMetadataBuilder::describe(const CommonAttnMetadata& commo
     metadata.cu_seqlens_decode = common.cu_seqlens_q.slice(0, 0, metadata.num_decodes + 1);
   }
   if (metadata.num_prefills > 0) {
-    for (std::int64_t i = 0; i <= metadata.num_prefills; ++i) {
-      prefill_offsets[i] =
-          static_cast<std::int32_t>(offset(metadata.num_decodes + i) - metadata.num_decode_tokens);
-    }
-    metadata.cu_seqlens_prefill = Tensor::contiguous(prefill_offsets, DType::kInt32,
-                                                     {metadata.num_prefills + 1}, options_.device);
+    metadata.cu_seqlens_prefill = prefill_offsets.slice(0, 0, metadata.num_prefills + 1);
   }
   return metadata;
 }
 
-void HpcAttnMetadataBuilder::make_plan_in(HpcAttnMetadata& metadata,
-                                          std::vector<std::int32_t>& words) const {
+void HpcAttnMetadataBuilder::make_plan_in(HpcAttnMetadata& metadata, const Tensor& plan) const {
   AttentionGroup group = options_.group;
   group.causal = metadata.causal;
-  metadata.plan = Tensor::contiguous(words.data(), DType::kInt32, {std::int64_t(words.size())},
-                                     options_.device);
+  metadata.plan = plan;
   make_plan({.group = group,
              .cu_seqlens_q = metadata.cu_seqlens_q,
              .kv_lens = metadata.kv_lens,

@@ -3,13 +3,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "hpcattn/backend/kv_cache.h"
 #include "src/backend/fill.h"
-#include "src/backend/on_cpu.h"
+#include "src/backend/memory.h"
 #include "src/backend/reasons.h"
 #include "src/common/check.h"
 #include "src/common/float_bits.h"
+#include "src/cuda/device.h"
 #include "src/ops/check_tensor.h"
 
 namespace hpcattn {
@@ -19,7 +21,7 @@ constexpr std::string_view kOp = "HpcRopeNorm";
 
 /// The weight of a name, checked.
 const Tensor& find_weight(std::span<const NamedWeight> weights, std::string_view name,
-                          std::int64_t size) {
+                          std::int64_t size, Device device) {
   const auto weight = std::find_if(weights.begin(), weights.end(),
                                    [&](const NamedWeight& other) { return other.name == name; });
   check(weight != weights.end(), kOp, ": weight '", name, "' is not among the ", weights.size(),
@@ -27,20 +29,26 @@ const Tensor& find_weight(std::span<const NamedWeight> weights, std::string_view
   ops::check_shape(kOp, name, weight->tensor, {size});
   check(is_float(weight->tensor.dtype()), kOp, ": ", name, " has dtype ",
         hpcattn::name(weight->tensor.dtype()), ", expected a float one.");
-  ops::check_device(kOp, name, weight->tensor, Device{});
+  if (weight->tensor.device().type != DeviceType::kCpu) {
+    ops::check_device(kOp, name, weight->tensor, device);
+  }
   return weight->tensor;
 }
 
-void copy_to(std::vector<float>& buffer, const Tensor& weight) {
-  for (std::size_t i = 0; i < buffer.size(); ++i) {
-    buffer[i] = load_float(weight.data(), weight.dtype(), std::int64_t(i) * weight.stride(0));
+/// A vector's numbers on the host.
+std::vector<float> floats_of(const Tensor& weight) {
+  if (weight.device().type == DeviceType::kCuda) {
+    return floats_of(cuda::HostCopy(weight, Execution{}).tensor());
   }
+  std::vector<float> floats(std::size_t(weight.size(0)));
+  for (std::size_t i = 0; i < floats.size(); ++i) {
+    floats[i] = load_float(weight.data(), weight.dtype(), std::int64_t(i) * weight.stride(0));
+  }
+  return floats;
 }
 
-Tensor view_of(const std::vector<float>& buffer) {
-  if (buffer.empty()) return {};
-  auto* data = const_cast<float*>(buffer.data());  // read by operators
-  return Tensor::contiguous(data, DType::kFloat32, {std::int64_t(buffer.size())});
+void set_weight(const Tensor& weight, const std::vector<float>& floats) {
+  upload(weight.device(), weight.data(), floats.data(), floats.size() * sizeof(float));
 }
 
 /// Some heads of packed rows, [num_tokens, num_heads, head_dim].
@@ -79,11 +87,15 @@ HpcRopeNorm::HpcRopeNorm(HpcRopeNormOptions options) : options_(std::move(option
                   options_.kv_cache_dtype, "'. Use QueryQuant::kNone.");
   if (norms()) {
     const bool token = options_.norm_scope == NormScope::kToken;
-    const auto size = [&](std::int64_t heads) {
-      return std::size_t((token ? heads : 1) * options_.head_dim);
-    };
-    q_weight_.resize(size(options_.num_heads));
-    k_weight_.resize(size(options_.num_kv_heads));
+    const auto size = [&](std::int64_t heads) { return (token ? heads : 1) * options_.head_dim; };
+    const std::int64_t q_size = size(options_.num_heads);
+    const std::int64_t k_size = size(options_.num_kv_heads);
+    MemoryPlan room;
+    const std::size_t q = room.add(DType::kFloat32, {q_size});
+    const std::size_t k = room.add(DType::kFloat32, {k_size});
+    weights_memory_ = allocate(table.device(), room.bytes());
+    q_weight_ = tensor_at(weights_memory_, q, DType::kFloat32, {q_size}, table.device());
+    k_weight_ = tensor_at(weights_memory_, k, DType::kFloat32, {k_size}, table.device());
   }
 }
 
@@ -112,25 +124,28 @@ ModuleSupport HpcRopeNorm::support(const BackendRequest& request) const {
 
 void HpcRopeNorm::process_weights_after_loading(std::span<const NamedWeight> weights) {
   if (!norms()) return;
-  const Tensor& q = find_weight(weights, kQueryNormWeight, std::int64_t(q_weight_.size()));
-  const Tensor& k = find_weight(weights, kKeyNormWeight, std::int64_t(k_weight_.size()));
-  copy_to(q_weight_, q);
-  copy_to(k_weight_, k);
+  const Device device = q_weight_.device();
+  const Tensor& q = find_weight(weights, kQueryNormWeight, q_weight_.size(0), device);
+  const Tensor& k = find_weight(weights, kKeyNormWeight, k_weight_.size(0), device);
+  const std::vector<float> q_floats = floats_of(q);
+  const std::vector<float> k_floats = floats_of(k);
+  set_weight(q_weight_, q_floats);
+  set_weight(k_weight_, k_floats);
   weights_loaded_ = true;
 }
 
-Tensor HpcRopeNorm::q_norm_weight() const { return view_of(q_weight_); }
+Tensor HpcRopeNorm::q_norm_weight() const { return q_weight_; }
 
-Tensor HpcRopeNorm::k_norm_weight() const { return view_of(k_weight_); }
+Tensor HpcRopeNorm::k_norm_weight() const { return k_weight_; }
 
 void HpcRopeNorm::forward(const HpcRopeNormForwardArgs& args, const Execution& execution) {
   ops::check_shape(kOp, "out_q", args.out_q,
                    {ops::kAnySize, options_.num_heads, options_.head_dim});
   ops::check_no_overlap(kOp, "out_q", args.out_q);
-  check_on_cpu(kOp, "out_q", args.out_q);
+  ops::check_device(kOp, "out_q", args.out_q, options_.cos_sin_cache.device());
   const bool no_cache_yet = args.kv_cache.defined() && args.kv_cache.num_elements() == 0;
   if (args.metadata == nullptr || (options_.stores_kv && no_cache_yet)) {
-    fill_zero(args.out_q);
+    fill_zero(args.out_q, execution);
     return;
   }
   const HpcAttnMetadata& metadata = *args.metadata;
@@ -156,8 +171,10 @@ void HpcRopeNorm::forward(const HpcRopeNormForwardArgs& args, const Execution& e
 
   // Rows that the step's slots do not reach are padding of the engine's.
   const std::int64_t padding = num_tokens - op.q.size(0);
-  fill_zero(args.out_q.slice(0, op.q.size(0), padding));
-  if (result.q_scale.defined()) fill_float(result.q_scale.slice(0, op.q.size(0), padding), 1.0F);
+  fill_zero(args.out_q.slice(0, op.q.size(0), padding), execution);
+  if (result.q_scale.defined()) {
+    fill_float(result.q_scale.slice(0, op.q.size(0), padding), 1.0F, execution);
+  }
   args.workspace->put(options_.layer_name, metadata.step, result);
 }
 

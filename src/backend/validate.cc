@@ -8,6 +8,7 @@
 #include "src/cpu/attention/attention.h"
 #include "src/cpu/attention/task.h"
 #include "src/ops/support.h"
+#include "src/plan/device_layout.h"
 
 namespace hpcattn {
 namespace {
@@ -32,8 +33,6 @@ void check_device(Reasons& reasons, const BackendRequest& request) {
   const ComputePath path = HpcAttentionBackend::compute_path(*request.capability);
   require(reasons, path != ComputePath::kNone, device, " has compute capability ",
           request.capability->major, ".", request.capability->minor, ", expected 8.0 or above");
-  require(reasons, path == ComputePath::kNone || HpcAttentionBackend::is_built(path), device,
-          " needs CUDA kernels, which are not in this build; run on the CPU");
   require(reasons, request.dtype != DType::kFloat32, "dtype float32 runs on the CPU alone, got ",
           device, "; use float16 or bfloat16 there");
 }
@@ -123,6 +122,28 @@ void check_not_offered(Reasons& reasons, const BackendRequest& request) {
       "LSE and merge_partials joins them");
 }
 
+/// Of a request that is served.
+void explain_cuda(const BackendRequest& request, std::int64_t query_tokens,
+                  KernelExplanation& explanation) {
+  const std::int64_t group = request.num_q_heads / request.num_kv_heads;
+  const std::int64_t rows = group * query_tokens;
+  const plan::TileRows tiles = plan::tile_rows(static_cast<int>(request.head_dim));
+  explanation.kernel = "cuda/generic/attention";
+  explanation.reason = message(rows, " rows (", query_tokens, " query tokens x ", group,
+                               " heads of a group) read each KV head: ");
+  if (rows <= tiles.narrow) {
+    explanation.reason += message("at most ", tiles.narrow, " are one narrow tile");
+  } else {
+    explanation.reason += message("more than ", tiles.narrow, " are tiles of ", tiles.wide);
+  }
+  const ComputePath path = HpcAttentionBackend::compute_path(*request.capability);
+  if (path != HpcAttentionBackend::serving_path(*request.capability)) {
+    explanation.reason +=
+        "; compute capability 9.0 is served by the generic kernel (from 8.0 on), since this build "
+        "has no kernels of Hopper's own";
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> HpcAttentionBackend::validate(const BackendRequest& request) {
@@ -145,6 +166,10 @@ KernelExplanation HpcAttentionBackend::explain(const BackendRequest& request,
   }
   const std::int64_t group = request.num_q_heads / request.num_kv_heads;
   const std::int64_t rows = group * query_tokens;
+  if (request.device.type == DeviceType::kCuda) {
+    explain_cuda(request, query_tokens, explanation);
+    return explanation;
+  }
   explanation.kernel = cpu::kernel_name(rows);
   explanation.reason = message(rows, " rows (", query_tokens, " query tokens x ", group,
                                " heads of a group) read each KV head: ");

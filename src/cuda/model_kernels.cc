@@ -11,6 +11,7 @@
 #include "src/cuda/plan.h"
 #include "src/cuda/prepare.h"
 #include "src/cuda/rope.h"
+#include "src/cuda/step.h"
 #include "src/cuda/store.h"
 #include "src/ops/support.h"
 
@@ -63,6 +64,7 @@ void add_kernels(const ModelDescription& model, int shared_budget, Variants& var
   variants.add(variant_of(rope_spec(model.dtype, model.norm_policy, model.norm_scope)));
   variants.add(variant_of(merge_spec(model.dtype, model.dtype)));
   variants.add(variant_of(merge_spec(model.dtype, DType::kFloat32)));
+  variants.add(variant_of(StepSpec{}));
 }
 
 Progress progress_of(const PrepareOptions& options) {

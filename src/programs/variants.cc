@@ -29,6 +29,7 @@
 #include "src/cuda/merge.h"
 #include "src/cuda/plan.h"
 #include "src/cuda/rope.h"
+#include "src/cuda/step.h"
 #include "src/cuda/store.h"
 
 namespace hpcattn::cuda {
@@ -63,6 +64,7 @@ std::vector<Entry> all_entries(const std::string& arch) {
   add("store", all_store_variants());
   add("rope", all_rope_variants());
   add("merge", all_merge_variants());
+  add("step", all_step_variants());
   return entries;
 }
 

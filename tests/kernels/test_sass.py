@@ -34,7 +34,7 @@ def cubins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     found = compile_variants(
         tool, nvrtc, request.param, folder, ["--family", "attention", "--every", str(every)]
     )
-    for family in ("plan", "store", "rope", "merge"):
+    for family in ("plan", "store", "rope", "merge", "step"):
         found += compile_variants(tool, nvrtc, request.param, folder, ["--family", family])
     assert found, "no variants"
     return found

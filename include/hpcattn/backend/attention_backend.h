@@ -85,7 +85,7 @@ struct BackendRequest {
 
 /// Which kernel answers, and why that one.
 struct KernelExplanation {
-  std::string kernel;  // "cpu/narrow", "cpu/wide"; empty where none does
+  std::string kernel;  // "cpu/narrow", "cuda/generic/attention"; empty where none does
   std::string reason;
   std::vector<std::string> refusals;  // as of validate()
 };
@@ -108,7 +108,10 @@ class HpcAttentionBackend {
   /// The path of a GPU generation: kHopper for 9.0, kGenericCuda for others from 8.0 on, else
   /// kNone.
   static ComputePath compute_path(ComputeCapability capability);
-  /// There is a path, and this build has its kernels.
+  /// The path whose kernels serve it in this build: where those of its own are missing, the generic
+  /// ones.
+  static ComputePath serving_path(ComputeCapability capability);
+  /// There is one.
   static bool supports_compute_capability(ComputeCapability capability);
   /// Whether kernels of this path are in this build.
   static bool is_built(ComputePath path);

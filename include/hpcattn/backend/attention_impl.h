@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +32,8 @@ struct HpcAttentionImplOptions {
   std::optional<std::string> kv_sharing_target_layer_name;
   /// [num_heads], read at every call: its memory must live as long as the impl.
   Tensor sinks;
+  /// Where ALiBi slopes are kept, if there are any; other parts go where the tensors of a call are.
+  Device device;
 };
 
 /// A layer's name and its FP8 scales: float32 [1] or [num_kv_heads]. They belong to an fp8 cache,
@@ -74,6 +77,8 @@ class HpcAttentionImpl {
   AttentionOptions attention_options(const HpcAttentionForwardArgs& args, bool causal) const;
 
   HpcAttentionImplOptions options_;
+  std::shared_ptr<void> slopes_memory_;
+  Tensor slopes_;  // [num_heads] on options_.device; none without ALiBi
 };
 
 }  // namespace hpcattn

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,6 +29,13 @@ struct CommonAttnMetadata {
   Tensor slot_mapping;  // [num_actual_tokens] int32 or int64, likewise; cross attention: one for
                         // each of the encoder's tokens that this step stores, or none
   bool causal = true;
+
+  /// On a GPU: the lengths on the host, which engines have. The step is described from them
+  /// (numbers of decodes and prefills, longest lengths), kernels read the ones above. Without
+  /// cu_seqlens_q_cpu it is read back, which waits for the stream; without kv_lens_cpu max_kv_len
+  /// is the model's longest. Bounds of kv_lens will do. Not needed on the CPU.
+  Tensor cu_seqlens_q_cpu;  // [num_requests + 1] int32
+  Tensor kv_lens_cpu;       // [num_requests] int32
 };
 
 struct HpcAttnMetadataBuilderOptions {
@@ -48,6 +56,7 @@ struct HpcAttnMetadataBuilderOptions {
   std::int64_t fixed_split = 0;
 
   Device device;
+  /// On a GPU: metadata is made in the order of its stream, and read by layers on that stream.
   Execution execution;
 };
 
@@ -113,15 +122,22 @@ class HpcAttnMetadataBuilder {
                                            const Tensor& page_table, const Tensor& slot_mapping);
 
  private:
+  /// What describes a step: its lengths on the host.
+  struct Lengths {
+    std::vector<std::int64_t> offsets;  // cu_seqlens_q
+    std::vector<std::int64_t> kv_lens;  // empty: not known here
+  };
+
   // Memory for one captured size: a graph's metadata points into it for as long as the builder
   // lives.
   struct GraphBuffers {
-    std::vector<std::int32_t> cu_seqlens_q;
-    std::vector<std::int32_t> cu_seqlens_prefill;
-    std::vector<std::int32_t> kv_lens;
-    std::vector<std::int32_t> page_table;
-    std::vector<std::int64_t> slot_mapping;
-    std::vector<std::int32_t> plan;
+    std::shared_ptr<void> memory;  // of all the tensors
+    Tensor cu_seqlens_q;
+    Tensor cu_seqlens_prefill;
+    Tensor kv_lens;
+    Tensor page_table;    // none without a cache
+    Tensor slot_mapping;  // int64; likewise
+    Tensor plan;
     std::int64_t num_tokens = 0;
     bool causal = true;
   };
@@ -129,15 +145,22 @@ class HpcAttnMetadataBuilder {
   bool has_cache() const { return options_.group.page_size > 0; }
   std::int64_t max_pages() const;
   std::int64_t plan_words_needed() const;
-  void check_common(const CommonAttnMetadata& common) const;
-  HpcAttnMetadata describe(const CommonAttnMetadata& common, std::int32_t* prefill_offsets) const;
-  void make_plan_in(HpcAttnMetadata& metadata, std::vector<std::int32_t>& words) const;
-  void fill_graph(GraphBuffers& graph, HpcAttnMetadata& metadata, const CommonAttnMetadata& common);
+  Lengths check_common(const CommonAttnMetadata& common) const;
+  void check_pages(const CommonAttnMetadata& common) const;
+  Lengths lengths_of(const CommonAttnMetadata& common) const;
+  bool is_causal(const CommonAttnMetadata& common) const;
+  HpcAttnMetadata describe(const CommonAttnMetadata& common, const Lengths& lengths,
+                           const Tensor& prefill_offsets) const;
+  void make_plan_in(HpcAttnMetadata& metadata, const Tensor& plan) const;
+  GraphBuffers make_graph(const CommonAttnMetadata& common) const;
+  HpcAttnMetadata fill_graph(const GraphBuffers& graph, const CommonAttnMetadata& common,
+                             Lengths lengths) const;
 
   HpcAttnMetadataBuilderOptions options_;
   std::int64_t decode_threshold_ = 1;
-  std::vector<std::int32_t> plan_;
-  std::vector<std::int32_t> cu_seqlens_prefill_;
+  std::shared_ptr<void> memory_;  // of the next two
+  Tensor plan_;
+  Tensor cu_seqlens_prefill_;
   std::vector<GraphBuffers> graphs_;
 };
 

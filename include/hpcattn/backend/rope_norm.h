@@ -5,9 +5,9 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "hpcattn/backend/attention_impl.h"
 #include "hpcattn/backend/hpc_module.h"
@@ -31,7 +31,9 @@ struct HpcRopeNormOptions {
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
-  Tensor cos_sin_cache;  // as RopeNormStoreKvArgs::cos_sin; must live as long as the module
+  /// As RopeNormStoreKvArgs::cos_sin; must live as long as the module. The module runs where it
+  /// lies.
+  Tensor cos_sin_cache;
   RopeStyle style = RopeStyle::kNeox;
   std::array<std::int64_t, 3> mrope_section{};
   QkNormPolicy qk_norm_policy = QkNormPolicy::kNone;
@@ -71,8 +73,9 @@ class HpcRopeNorm : public HpcModule {
   ModuleSupport support(const BackendRequest& request) const override;
 
   /// Takes the two norm weights in any float dtype and any stride, [head_dim] or, for
-  /// NormScope::kToken, [heads * head_dim], into float32 buffers. Looks for nothing where the
-  /// policy does not norm.
+  /// NormScope::kToken, [heads * head_dim], into float32 buffers. They may be on the CPU or on the
+  /// module's GPU; what lies there must be finished on, or before, the default stream. Looks for
+  /// nothing where the policy does not norm.
   void process_weights_after_loading(std::span<const NamedWeight> weights) override;
 
   /// The buffers that kernels read: the same memory from construction on. Not given without norms.
@@ -88,8 +91,9 @@ class HpcRopeNorm : public HpcModule {
   RopeNormStoreKvArgs operator_args(const HpcRopeNormForwardArgs& args) const;
 
   HpcRopeNormOptions options_;
-  std::vector<float> q_weight_;
-  std::vector<float> k_weight_;
+  std::shared_ptr<void> weights_memory_;
+  Tensor q_weight_;  // float32; none without norms
+  Tensor k_weight_;
   bool weights_loaded_ = false;
 };
 

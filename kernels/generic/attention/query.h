@@ -22,9 +22,10 @@ inline void write_row_infos(const AttentionParams& p, const plan::Task& task, Ro
       const RowPlace place(task.first_token, task.kv_head, p.group, row);
       info.position = task.kv_len - task.num_tokens + row / p.group;
       const plan::KvRange seen = plan::visible(p.mask, info.position, task.kv_len);
-      info.kv_begin =
-          max(static_cast<int>(min(seen.begin, std::int64_t{task.kv_end})), task.kv_begin);
-      info.kv_end = min(static_cast<int>(min(seen.end, std::int64_t{task.kv_end})), task.kv_end);
+      // Of a split whose tokens the row does not see, nothing is left.
+      const std::int64_t end = task.kv_end;
+      info.kv_begin = max(static_cast<int>(min(seen.begin, end)), task.kv_begin);
+      info.kv_end = max(static_cast<int>(min(seen.end, end)), info.kv_begin);
       float factor = fabsf(p.scale);
       if (p.k_scale != nullptr) factor *= p.k_scale[task.kv_head * p.k_scale_stride];
       if (p.q_scale != nullptr) {
@@ -89,8 +90,7 @@ inline void store_query_unit(const std::uint32_t (&pairs)[4], int unit, char* ro
     block[first + 1] = pairs[2];
     block[first + 5] = pairs[3];
   } else {
-    *reinterpret_cast<uint4*>(row + unit * 16) =
-        make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    *reinterpret_cast<uint4*>(row + unit * 16) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
   }
 }
 

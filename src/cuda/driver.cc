@@ -103,9 +103,9 @@ const Driver* open_driver() {
   Driver& d = *opened;
   if (!d.library.opened()) {
     throw DeviceError(message("cuda: there is no NVIDIA driver here: could not open ",
-                              d.library.attempts(), ". Install the driver (",
+                              d.library.attempts(), ". Install one of CUDA ",
                               cuda_version(kLeastVersion),
-                              " or newer) where there is a GPU, or keep the tensors on the CPU."));
+                              " or newer where there is a GPU, or keep the tensors on the CPU."));
   }
   if (const char* missing = first_missing(d)) {
     throw DeviceError(message("cuda: ", d.library.path(), " has no ", missing,

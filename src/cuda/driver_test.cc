@@ -17,7 +17,7 @@ TEST(CudaDriver, MissingLibraryIsNamedWithWhatIsNeeded) {
     const std::string text = thrown<DeviceError>([] { device_info(0); });
     expect_contains(text, "no NVIDIA driver");
     expect_contains(text, "/nowhere/libcuda.so.1");
-    expect_contains(text, "Install the driver");
+    expect_contains(text, "Install one of CUDA 12.0");
   });
 }
 

@@ -56,7 +56,8 @@ inline TokenPlace place_of_token(const RopeParams& p, std::int64_t token) {
   using Kind = TokenPlace::Kind;
   TokenPlace found;
   const auto cu = [&](std::int64_t i) { return p.cu_seqlens_q.at(i); };
-  if (p.cu_seqlens_q.data != nullptr && token >= cu(p.num_requests)) {
+  const bool known = p.cu_seqlens_q.data != nullptr;
+  if (known && (p.num_requests == 0 || token >= cu(p.num_requests))) {
     found.kind = Kind::kPadding;
     return found;
   }

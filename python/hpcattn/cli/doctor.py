@@ -102,15 +102,22 @@ def _kernels(device: str, capability: int) -> list[dict[str, str]]:
 
 
 def _cuda(status: dict[str, Any]) -> dict[str, Any]:
-    """What runs on the first GPU; `reasons` why nothing does."""
+    """What runs on the first GPU, tried there; `reasons` why something does not."""
     gpus = doctor_cuda.usable(status)
     if not gpus:
-        problems = [device["problem"] for device in status["driver"]["devices"]]
-        return {"runs": False, "reasons": [status["driver"]["problem"], *problems], "kernels": []}
-    kernels = _kernels("cuda", int(gpus[0]["capability"].replace(".", "")))
-    runs = any(row["kernel"] for row in kernels)
-    reasons = [] if runs else sorted({row["reason"] for row in kernels})
-    return {"runs": runs, "reasons": reasons, "kernels": kernels if runs else []}
+        problems = [status["driver"]["problem"]]
+        problems += [device["problem"] for device in status["driver"]["devices"]]
+        reasons = [problem for problem in problems if problem]
+        return {"runs": False, "operators": [], "reasons": reasons, "kernels": []}
+    from hpcattn.cli import selftest
+
+    tests = selftest.run_all(selftest.CUDA)
+    return {
+        "runs": all(test.passed for test in tests),
+        "operators": [test.operator for test in tests if test.passed],
+        "reasons": [f"{test.operator}: {test.detail}" for test in tests if not test.passed],
+        "kernels": _kernels("cuda", int(gpus[0]["capability"].replace(".", ""))),
+    }
 
 
 def _runs() -> tuple[dict[str, Any], list[Finding]]:
@@ -251,9 +258,9 @@ def _show_devices(report: dict[str, Any]) -> None:
     cpu, cuda = devices["cpu"], devices["cuda"]
     console.print(Text(f"  cpu: {', '.join(cpu['operators']) or 'nothing'}"), soft_wrap=True)
     _show_kernels(cpu["kernels"])
-    console.print("  cuda: all operators" if cuda["runs"] else "  cuda: nothing")
+    console.print(Text(f"  cuda: {', '.join(cuda['operators']) or 'nothing'}"), soft_wrap=True)
     _show_kernels(cuda["kernels"])
-    for reason in filter(None, cuda["reasons"]):
+    for reason in cuda["reasons"]:
         console.print(Text(f"    {reason}"), soft_wrap=True)
     able = report["capabilities"]
     console.print(

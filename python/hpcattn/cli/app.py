@@ -15,6 +15,7 @@ from hpcattn.cli.bench import bench
 from hpcattn.cli.doctor import doctor
 from hpcattn.cli.explain import explain
 from hpcattn.cli.install_hpc import install_hpc
+from hpcattn.cli.perplexity import perplexity
 from hpcattn.cli.prepare import prepare
 
 app = typer.Typer(
@@ -75,6 +76,7 @@ else:
 app.command("bench")(shell.command("bench")(bench))
 app.command("doctor")(shell.command("doctor")(doctor))
 app.command("explain")(shell.command("explain")(explain))
+app.command("perplexity")(shell.command("perplexity")(perplexity))
 app.command("prepare")(shell.command("prepare")(prepare))
 app.command("install-hpc")(shell.command("install-hpc")(install_hpc))
 

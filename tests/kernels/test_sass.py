@@ -81,6 +81,8 @@ def test_attention_multiplies_on_tensor_cores_and_loads_ahead(cubins: list[Cubin
     def wrong(cubin: Cubin) -> str:
         if cubin.family != "attention" or "combine" in cubin.name:
             return ""
-        return ", ".join(f"no {opcode}" for opcode in ("HMMA", "LDGSTS") if not cubin.has(opcode))
+        # Rows at odd addresses are copied byte by byte: asynchronous copies are of 16 bytes.
+        ahead = [] if "unaligned_kv = true" in cubin.name else ["LDGSTS"]
+        return ", ".join(f"no {opcode}" for opcode in ["HMMA", *ahead] if not cubin.has(opcode))
 
     assert failures(cubins, wrong) == []

@@ -291,7 +291,7 @@ TEST(HpcAttentionBackendTest, EncoderAttentionNeedsNoPages) {
 TEST(HpcAttentionBackendTest, ExplainRefusesWithEveryReason) {
   BackendRequest request = good_request();
   request.device = kGpu;
-  request.capability = ComputeCapability{9, 0};
+  request.capability = ComputeCapability{7, 0};
   request.sparse = true;
   const KernelExplanation explanation = HpcAttentionBackend::explain(request, 1);
   EXPECT_EQ(explanation.kernel, "");

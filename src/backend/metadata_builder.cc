@@ -212,7 +212,6 @@ HpcAttnMetadataBuilder::Lengths HpcAttnMetadataBuilder::check_common(
   ops::check_shape(kOp, "kv_lens", common.kv_lens, {num_requests});
   ops::check_dtype(kOp, "kv_lens", common.kv_lens, {DType::kInt32});
   ops::check_device(kOp, "kv_lens", common.kv_lens, options_.device);
-  check_pages(common);
 
   Lengths lengths = lengths_of(common);
   const Tensor offsets =
@@ -227,6 +226,7 @@ HpcAttnMetadataBuilder::Lengths HpcAttnMetadataBuilder::check_common(
     check(has_cache() || kv_len == query_len, kOp, ": kv_lens[", i, "] is ", kv_len,
           ", expected the request's ", query_len, " tokens, as encoder attention has no others.");
   }
+  check_pages(common);
   return lengths;
 }
 

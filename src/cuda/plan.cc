@@ -13,16 +13,14 @@
 namespace hpcattn::cuda {
 namespace {
 
-Counter kernels_run("cuda/plan");
-
 constexpr const char* kCopy = "plan";
 
-const Tensor& checked(const Tensor& plan) {
+HostCopy copy_of(const Tensor& plan) {
   ops::check_shape(kCopy, "plan", plan, {ops::kAnySize});
   ops::check_dtype(kCopy, "plan", plan, {DType::kInt32});
   check(plan.size(0) >= plan::kHeaderWords, kCopy, ": the tensor has ", plan.size(0),
         " words and holds no plan. Fill it by make_plan.");
-  return plan;
+  return {plan, {}};
 }
 
 }  // namespace
@@ -121,10 +119,11 @@ void make_plan(const PlanArgs& args, KvLens kv_lens, const Execution& execution)
                                    [](const PlanSpec& spec) { return variant_of(spec); });
   const DeviceGuard guard(device);
   launch(kernel, {1, 1, 1}, execution, params);
-  kernels_run.add();
+  static Counter launches("cuda/plan");
+  launches.add();
 }
 
-PlanCopy::PlanCopy(const Tensor& plan) : copy_(checked(plan), {}) {
+PlanCopy::PlanCopy(const Tensor& plan) : copy_(copy_of(plan)) {
   const auto* words = copy_.tensor().data_as<const std::int32_t>();
   const auto* header = reinterpret_cast<const plan::Header*>(words);
   check(header->magic == plan::kMagic && header->version == plan::kVersion, kCopy,

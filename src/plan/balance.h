@@ -320,23 +320,22 @@ class Balancer {
     PlacedTile at;
     index_.find_tile(tile, at);
     std::int32_t pieces = num_pieces(shape_, at.tile);
-    const auto next_tile = [&] {
-      const PartialSum done = partials_of(at);
-      rows += static_cast<std::int32_t>(done.rows);
-      combines += static_cast<std::int32_t>(done.combines);
-      piece -= pieces;
-      if (++tile == index_.tiles_of_head()) {
-        tile = 0;
-        ++head;
-      }
-      index_.find_tile(tile, at);
-      pieces = num_pieces(shape_, at.tile);
-    };
     std::int32_t w = last_at_most(memory_.worker_begin, num_workers_ + 1, first);
     HPCATTN_NO_UNROLL
     for (std::int32_t j = first; j < last; ++j, ++piece) {
       HPCATTN_NO_UNROLL
-      while (piece >= pieces) next_tile();
+      while (piece >= pieces) {  // the next tile
+        piece -= pieces;
+        const PartialSum done = partials_of(at);
+        rows += static_cast<std::int32_t>(done.rows);
+        combines += static_cast<std::int32_t>(done.combines);
+        if (++tile == index_.tiles_of_head()) {
+          tile = 0;
+          ++head;
+        }
+        index_.find_tile(tile, at);
+        pieces = num_pieces(shape_, at.tile);
+      }
       HPCATTN_NO_UNROLL
       while (memory_.worker_begin[w + 1] <= j) ++w;
       at.head = head;

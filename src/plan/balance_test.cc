@@ -44,7 +44,7 @@ void expect_balanced(const PlanBatch& batch, const PlanShape& shape, int num_wor
   const std::vector<std::int64_t> sums = loads(shape, result);
   const std::int64_t total = std::accumulate(sums.begin(), sums.end(), std::int64_t{0});
   EXPECT_LE(*std::max_element(sums.begin(), sums.end()),
-            total * 11 / (10 * num_workers) + shape.costs.min_share());
+            total * 11 / (std::int64_t{10} * num_workers) + shape.costs.min_share());
 }
 
 TEST(Balance, UnevenBatchesKeepAllWorkersBusy) {
@@ -147,8 +147,9 @@ TEST(Balance, FixedSplitsAreDealtByCost) {
     // A worker takes what begins in its share, so at most one piece more than that.
     const std::vector<std::int64_t> sums = loads(shape, result);
     const std::int64_t total = std::accumulate(sums.begin(), sums.end(), std::int64_t{0});
-    const std::int64_t piece = shape.costs.overhead + 8 * shape.costs.wide_step;
-    EXPECT_LE(*std::max_element(sums.begin(), sums.end()), total * 11 / (10 * 264) + 2 * piece);
+    const std::int64_t piece = std::int64_t{8} * shape.costs.wide_step + shape.costs.overhead;
+    EXPECT_LE(*std::max_element(sums.begin(), sums.end()),
+              total * 11 / (std::int64_t{10} * 264) + 2 * piece);
   }
 }
 

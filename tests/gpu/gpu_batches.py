@@ -40,7 +40,13 @@ def gpu_batch(**options: Any) -> Batch:
     return on_gpu(make_batch(**{"q_dtype": BF16, "head_dim": 128, **options}))
 
 
-def assert_near(got: torch.Tensor, cpu: torch.Tensor, what: str, eps: float) -> None:
+def assert_near(
+    got: torch.Tensor,
+    cpu: torch.Tensor,
+    what: str,
+    eps: float,
+    stored_as: torch.dtype | None = None,
+) -> None:
     """Element by element, where both have rounded.
 
     Args:
@@ -48,10 +54,12 @@ def assert_near(got: torch.Tensor, cpu: torch.Tensor, what: str, eps: float) -> 
         cpu: From the CPU; infinite where `got` is.
         what: Begins the message of a failure.
         eps: Of the products' dtype; weights are rounded to it, values are about 1.
+        stored_as: The dtype that both were rounded to; None: the one that they have.
     """
     assert got.dtype == cpu.dtype, f"{what}: {got.dtype}, on the CPU {cpu.dtype}"
     got64, cpu64 = got.cpu().to(torch.float64), cpu.to(torch.float64)
-    allowed = torch.finfo(got.dtype).eps * cpu64.abs() + eps * (1 + cpu64.abs())
+    info = torch.finfo(stored_as or got.dtype)
+    allowed = info.eps * cpu64.abs() + info.eps * info.smallest_normal + eps * (1 + cpu64.abs())
     error = torch.where(got64 == cpu64, 0.0, (got64 - cpu64).abs())
     bad = ~(error <= allowed)
     if bool(bad.any()):

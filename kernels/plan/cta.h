@@ -2,6 +2,8 @@
 // The threads of one cta as src/plan/balance.h wants them: phases, scans, wide stores, faults.
 #pragma once
 
+#include <bit>
+
 #include "kernels/plan/config.h"
 #include "kernels/tile/fault.h"
 #include "kernels/tile/unroll.h"
@@ -85,14 +87,13 @@ class PlanCta {
  private:
   template <typename T>
   static T shuffle_up(const T& value, int distance) {
-    T result;
-    const auto* from = reinterpret_cast<const unsigned*>(&value);
-    auto* to = reinterpret_cast<unsigned*>(&result);
+    struct Words {
+      unsigned at[sizeof(T) / 4];
+    };
+    Words words = std::bit_cast<Words>(value);
     HPCATTN_UNROLL
-    for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) {
-      to[i] = __shfl_up_sync(0xffffffffU, from[i], distance);
-    }
-    return result;
+    for (unsigned& word : words.at) word = __shfl_up_sync(0xffffffffU, word, distance);
+    return std::bit_cast<T>(words);
   }
 
   PlanScanMemory& memory_;

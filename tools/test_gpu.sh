@@ -85,7 +85,10 @@ run() {
 }
 
 if [[ ,$steps, == *,cpp,* ]]; then
-  run "C++ tests" "$binary" --gtest_brief=0 --gtest_filter="$filter"
+  run "C++ tests" "$binary" --gtest_filter="$filter"
+  # The variants of kernels that check page ids and lengths.
+  [[ $filter != '*' ]] || run "C++ tests, device checks" \
+    env HPCATTN_DEVICE_CHECKS=1 "$binary" --gtest_filter='GpuDeviceChecks.*:GpuQuick.*'
 fi
 
 if [[ ,$steps, == *,python,* ]]; then

@@ -57,7 +57,7 @@ TEST(CudaLaunch, SharedMemoryPastTheDefaultIsAskedFor) {
     KernelVariant variant = kVariant;
     variant.shared_bytes = 48 * 1024;
     load_kernel(0, variant);
-    EXPECT_EQ(std::string(fake().take_log()).find("attribute"), std::string::npos);
+    EXPECT_EQ(std::string(fake().take_log()).find("attribute 8"), std::string::npos);
     variant.shared_bytes = 100'000;
     load_kernel(0, variant);
     expect_contains(fake().take_log(), "attribute 8 100000");

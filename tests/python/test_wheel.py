@@ -82,6 +82,10 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     # The drop-in is inside; a package `hpc`, which may be another's, is not.
     assert {"hpcattn/dropin/hpc/__init__.py", "hpcattn/dropin/hpc/py.typed"} <= set(names)
     assert not [name for name in names if name.startswith("hpc/")]
+    # Where libnvrtc is at hand the common kernels ship built; the whole stays small either way.
+    if not json.loads(_library.load().cuda_status(False))["nvrtc"]["problem"]:
+        assert len([name for name in names if name.startswith("hpcattn/cubins/")]) > 30
+    assert wheel.stat().st_size < 20e6
     unwanted = [n for n in names if n.endswith((".h", ".a", ".cc", ".cmake", ".pyc"))]
     assert not unwanted
     metadata = next(name for name in names if name.endswith("METADATA"))

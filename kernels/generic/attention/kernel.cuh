@@ -176,72 +176,48 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
     return slots + slot * kSlotBytes + warp_token * Config::kKvStride;
   };
 
-  constexpr int kPartBytes = Products::kPartTokens * Config::kKvStride;
-  typename Products::Scores scores[Products::kParts];
-  typename Products::Operand probabilities[Products::kParts];
-  const auto mask = [&](int part) {
-    const int column = warp_token + part * Products::kPartTokens + lane % 4 * 2;
-    const int token = tile * kShape.tile_kv;
-    const bool masked =
-        token < shared.state->plain_begin || token + kShape.tile_kv > shared.state->plain_end;
-    if (masked || kSpec.softcap || kSpec.alibi) {
-      mask_scores<kSpec, Products>(scores[part], infos, token + column, p.softcap, masked);
-    }
-    if (has_holes) {
-      mask_holes<Products>(scores[part],
-                           shared.pages + tile % Config::kMaxSlots * kShape.tile_kv + column);
-    }
-  };
-  float rescale[kShape.row_tiles][2];
-  const auto exponentials = [&](int part) {
-    const bool moved = softmax.update(scores[part], rescale, [&](int i, int half) {
-      return kSpec.softcap || kSpec.alibi ? 1.0F : infos[i * 16 + half * 8].factor;
-    });
-    Products::pack(probabilities[part], scores[part]);
-    return moved;
-  };
-  const auto rescale_output = [&] {
-    HPCATTN_UNROLL
-    for (int i = 0; i < kShape.row_tiles; ++i) {
-      HPCATTN_UNROLL
-      for (int n = 0; n < Products::kDimTiles; ++n) {
-        HPCATTN_UNROLL
-        for (int e = 0; e < 4; ++e) output[i][n][e] *= rescale[i][e / 2];
-      }
-    }
-  };
-
   for (; tile < end_tile; ++tile) {
     // Past this barrier K of this tile is there for all, and the slot before it is free.
     ptx::cp_async_wait<kAhead - 1>();
     has_holes = __syncthreads_or(loader.saw_hole());
     load_item(kAhead, free_slot());
-    const std::uint32_t k = slot_address();
-    slot = slot + 1 == kShape.slots ? 0 : slot + 1;
 
-    Products::query_keys(scores[0], q_address, k, lane);
-    mask(0);
-    // These two do not need each other: the scheduler puts one between the instructions of the
-    // other.
-    if constexpr (Products::kParts == 2) {
-      Products::query_keys(scores[1], q_address, k + kPartBytes, lane);
+    typename Products::Scores scores;
+    Products::query_keys(scores, q_address, slot_address(), lane);
+    slot = slot + 1 == kShape.slots ? 0 : slot + 1;
+    const int token = tile * kShape.tile_kv;
+    const int column = warp_token + lane % 4 * 2;
+    const bool masked =
+        token < shared.state->plain_begin || token + kShape.tile_kv > shared.state->plain_end;
+    if (masked || kSpec.softcap || kSpec.alibi) {
+      mask_scores<kSpec, Products>(scores, infos, token + column, p.softcap, masked);
     }
-    if (exponentials(0)) rescale_output();
+    if (has_holes) {
+      mask_holes<Products>(scores,
+                           shared.pages + tile % Config::kMaxSlots * kShape.tile_kv + column);
+    }
+    float rescale[kShape.row_tiles][2];
+    const bool moved = softmax.update(scores, rescale, [&](int i, int half) {
+      return kSpec.softcap || kSpec.alibi ? 1.0F : infos[i * 16 + half * 8].factor;
+    });
+    if (moved) {
+      HPCATTN_UNROLL
+      for (int i = 0; i < kShape.row_tiles; ++i) {
+        HPCATTN_UNROLL
+        for (int n = 0; n < Products::kDimTiles; ++n) {
+          HPCATTN_UNROLL
+          for (int e = 0; e < 4; ++e) output[i][n][e] *= rescale[i][e / 2];
+        }
+      }
+    }
+    typename Products::Operand probabilities;
+    Products::pack(probabilities, scores);
 
     ptx::cp_async_wait<kAhead - 1>();
     __syncthreads();
     load_item(kAhead + 1, free_slot());
-    const std::uint32_t v = slot_address();
+    Products::probabilities_values(output, probabilities, slot_address(), lane);
     slot = slot + 1 == kShape.slots ? 0 : slot + 1;
-    if constexpr (Products::kParts == 2) {
-      mask(1);
-      // Nor do these two.
-      Products::probabilities_values(output, probabilities[0], v, lane);
-      if (exponentials(1)) rescale_output();
-      Products::probabilities_values(output, probabilities[1], v + kPartBytes, lane);
-    } else {
-      Products::probabilities_values(output, probabilities[0], v, lane);
-    }
   }
   ptx::cp_async_wait<0>();
   softmax.finish();

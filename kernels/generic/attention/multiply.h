@@ -25,19 +25,15 @@ struct Multiply {
   using Config = AttentionConfig<kSpec>;
   static constexpr int kRowTiles = kShape.row_tiles;
   static constexpr int kWarpTokens = kShape.tile_kv / kShape.kv_warps;
-  // A tile is taken in two parts where it is long enough: exponentials of the one are computed
-  // between the products of the other (kernel.cuh).
-  static constexpr int kParts = kWarpTokens >= 32 ? 2 : 1;
-  static constexpr int kPartTokens = kWarpTokens / kParts;
-  static constexpr int kTokenTiles = kPartTokens / 8;
+  static constexpr int kTokenTiles = kWarpTokens / 8;
   static constexpr int kDimTiles = Config::kHeadDim / 8;
   static constexpr bool kFp8 = is_fp8(kSpec.kv_dtype);
 
   using Scores = float[kRowTiles][kTokenTiles][4];
   using Output = float[kRowTiles][kDimTiles][4];
-  using Operand = std::uint32_t[kRowTiles][kPartTokens / 16][4];  // probabilities as left operand
+  using Operand = std::uint32_t[kRowTiles][kWarpTokens / 16][4];  // probabilities as left operand
 
-  /// scores = q k^T. `q` and `k`: addresses of the first row and the first token.
+  /// scores = q k^T. `q` and `k`: addresses of this warp's first row and first token.
   static void query_keys(Scores& scores, std::uint32_t q, std::uint32_t k, int lane) {
     // Row (lane % 16) and 16-byte half (lane / 16) of a 16 x 16 block of q.
     q += lane % 16 * Config::kQStride + lane / 16 * 16;
@@ -80,10 +76,10 @@ struct Multiply {
     }
   }
 
-  /// output += p v. `v`: address of the first token.
+  /// output += p v. `v`: address of this warp's first token.
   static void probabilities_values(Output& output, const Operand& p, std::uint32_t v, int lane) {
     HPCATTN_UNROLL
-    for (int step = 0; step < kPartTokens / 16; ++step) {
+    for (int step = 0; step < kWarpTokens / 16; ++step) {
       HPCATTN_UNROLL
       for (int n = 0; n < kDimTiles; n += 2) {
         std::uint32_t b[4];  // [2 column tiles][2]

@@ -40,14 +40,10 @@ class Softmax {
 
  public:
   Softmax() {
-    HPCATTN_UNROLL
-    for (int i = 0; i < kRowTiles; ++i) {
-      HPCATTN_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        reference[i][half] = negative_infinity();
-        sum[i][half] = 0.0F;
-      }
-    }
+    for_each_row([&](int i, int half) {
+      reference[i][half] = negative_infinity();
+      sum[i][half] = 0.0F;
+    });
   }
 
   /// Scores become probabilities, not normalised. `factor_of(i, half)` turns a row's scores into
@@ -56,38 +52,46 @@ class Softmax {
   template <typename FactorOf>
   bool update(float (&scores)[kRowTiles][kTokenTiles][4], float (&rescale)[kRowTiles][2],
               const FactorOf& factor_of) {
-    bool moved = false;
+    // Rows inside, columns outside: as many independent chains as there are rows.
+    float top[kRowTiles][2];
+    for_each_row([&](int i, int half) { top[i][half] = scores[i][0][2 * half]; });
     HPCATTN_UNROLL
-    for (int i = 0; i < kRowTiles; ++i) {
+    for (int n = 0; n < kTokenTiles; ++n) {
+      for_each_row([&](int i, int half) {
+        const float* pair = &scores[i][n][2 * half];
+        top[i][half] = fmaxf(top[i][half], fmaxf(pair[0], pair[1]));
+      });
+    }
+    HPCATTN_UNROLL
+    for (int step = 1; step <= 2; step *= 2) {
+      for_each_row([&](int i, int half) {
+        top[i][half] = fmaxf(top[i][half], __shfl_xor_sync(0xffffffffU, top[i][half], step));
+      });
+    }
+    bool moved = false;
+    float factor[kRowTiles][2];
+    float shift[kRowTiles][2];
+    for_each_row([&](int i, int half) {
+      factor[i][half] = factor_of(i, half);
+      const float scaled = top[i][half] * factor[i][half];
+      float& kept = reference[i][half];
+      // True at the first number, since -inf + 8 is -inf.
+      const bool moves = scaled > kept + kSlack;
+      rescale[i][half] = moves ? ptx::ex2(kept - scaled) : 1.0F;
+      kept = moves ? scaled : kept;
+      sum[i][half] *= rescale[i][half];
+      moved = moved || moves;
+      shift[i][half] = kept == negative_infinity() ? 0.0F : -kept;
+    });
+    HPCATTN_UNROLL
+    for (int n = 0; n < kTokenTiles; ++n) {
       HPCATTN_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const float factor = factor_of(i, half);
-        float top = scores[i][0][2 * half];
-        HPCATTN_UNROLL
-        for (int n = 0; n < kTokenTiles; ++n) {
-          top = fmaxf(top, fmaxf(scores[i][n][2 * half], scores[i][n][2 * half + 1]));
-        }
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2));
-        top *= factor;
-        float& kept = reference[i][half];
-        rescale[i][half] = 1.0F;
-        if (top > kept + kSlack) {  // true at the first number, since -inf + 8 is -inf
-          rescale[i][half] = ptx::ex2(kept - top);
-          kept = top;
-          sum[i][half] *= rescale[i][half];
-          moved = true;
-        }
-        const float shift = kept == negative_infinity() ? 0.0F : -kept;
-        HPCATTN_UNROLL
-        for (int n = 0; n < kTokenTiles; ++n) {
-          HPCATTN_UNROLL
-          for (int e = 0; e < 2; ++e) {
-            float& score = scores[i][n][2 * half + e];
-            score = ptx::ex2(fmaf(score, factor, shift));
-            sum[i][half] += score;
-          }
-        }
+      for (int e = 0; e < 2; ++e) {
+        for_each_row([&](int i, int half) {
+          float& score = scores[i][n][2 * half + e];
+          score = ptx::ex2(fmaf(score, factor[i][half], shift[i][half]));
+          sum[i][half] += score;
+        });
       }
     }
     return __any_sync(0xffffffffU, moved);
@@ -95,18 +99,24 @@ class Softmax {
 
   /// Adds the columns of the four lanes of each row.
   void finish() {
-    HPCATTN_UNROLL
-    for (int i = 0; i < kRowTiles; ++i) {
-      HPCATTN_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        sum[i][half] += __shfl_xor_sync(0xffffffffU, sum[i][half], 1);
-        sum[i][half] += __shfl_xor_sync(0xffffffffU, sum[i][half], 2);
-      }
-    }
+    for_each_row([&](int i, int half) {
+      sum[i][half] += __shfl_xor_sync(0xffffffffU, sum[i][half], 1);
+      sum[i][half] += __shfl_xor_sync(0xffffffffU, sum[i][half], 2);
+    });
   }
 
   float reference[kRowTiles][2];  // log2 units
   float sum[kRowTiles][2];
+
+ private:
+  template <typename Body>
+  static void for_each_row(const Body& body) {
+    HPCATTN_UNROLL
+    for (int i = 0; i < kRowTiles; ++i) {
+      HPCATTN_UNROLL
+      for (int half = 0; half < 2; ++half) body(i, half);
+    }
+  }
 };
 
 }  // namespace hpcattn

@@ -23,6 +23,8 @@ using testkit::Scales;
 constexpr DTypes kBf16 = {DType::kBFloat16, DType::kBFloat16, DType::kBFloat16};
 constexpr DTypes kBf16Fp8 = {DType::kBFloat16, DType::kFloat8E4M3, DType::kBFloat16};
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 /// As they are, and with splits of 64 tokens.
 std::string run_whole_and_split(GpuLane& lane, const AttentionCase& c) {
   AttentionBatch batch(c);
@@ -235,7 +237,7 @@ TEST(GpuAttentionFaults, ASinkOfMinusInfinityIsNoSink) {
   AttentionBatch batch(c);
   const PagedAttentionArgs args = batch.paged();
   for (std::int64_t head = 0; head < c.num_q_heads; ++head) {
-    reference::set_element(args.options.sinks, {head}, head % 2 == 0 ? -INFINITY : 1e4);
+    reference::set_element(args.options.sinks, {head}, head % 2 == 0 ? -kInfinity : 1e4);
   }
   const reference::AttentionResult want = reference::attention(args);
   EXPECT_EQ(testkit::paged_on_gpu(testkit::main_lane(), args), "");

@@ -29,7 +29,7 @@ constexpr DTypes kBf16Fp8 = {DType::kBFloat16, DType::kFloat8E4M3, DType::kBFloa
 /// Many GiB of pages on the GPU, all NaN; of its twin on the host only the pages in use exist.
 class FarPool {
  public:
-  static constexpr std::int64_t kPageElements = 16 * 2 * 128;
+  static constexpr std::int64_t kPageElements = std::int64_t{16} * 2 * 128;
 
   FarPool(const GpuLane& lane, DType dtype, std::int64_t num_pages, bool heads_first)
       : page_bytes_(static_cast<std::size_t>(kPageElements * size_bytes(dtype))),
@@ -37,7 +37,7 @@ class FarPool {
         memory_(static_cast<std::size_t>(num_pages) * page_bytes_) {
     const std::array<std::int64_t, 4> sizes = {num_pages, 16, 2, 128};
     const std::array<std::int64_t, 4> nhd = {kPageElements, 256, 128, 1};
-    const std::array<std::int64_t, 4> hnd = {kPageElements, 128, 16 * 128, 1};
+    const std::array<std::int64_t, 4> hnd = {kPageElements, 128, std::int64_t{16} * 128, 1};
     on_host = Tensor(host_.data(), dtype, sizes, heads_first ? hnd : nhd);
     on_gpu = Tensor(memory_.data(), dtype, sizes, heads_first ? hnd : nhd, kGpu);
     lane.stream.fill(memory_.data(), GuardedBuffer::kUnwritten, memory_.size());

@@ -10,8 +10,8 @@
 namespace hpcattn::testkit {
 namespace {
 
-using Result = int;  // CUresult
-using Address = unsigned long long;
+using Result = int;     // CUresult
+using Address = void*;  // CUdeviceptr, an integer that is passed alike
 
 /// The functions of libcuda that tests call, by the names that its header gives them.
 struct Driver {
@@ -104,7 +104,7 @@ void require(Result result, const char* what) {
                            (text != nullptr ? text : "unknown") + ")");
 }
 
-Address address(const void* pointer) { return reinterpret_cast<Address>(pointer); }
+Address address(const void* pointer) { return const_cast<void*>(pointer); }
 
 }  // namespace
 
@@ -138,9 +138,9 @@ std::size_t free_device_bytes() {
 
 DeviceMemory::DeviceMemory(std::size_t bytes) : size_(bytes) {
   use_gpu();
-  Address place = 0;
+  Address place = nullptr;
   require(driver().allocate(&place, bytes > 0 ? bytes : 1), "cuMemAlloc");
-  data_ = reinterpret_cast<std::byte*>(place);
+  data_ = static_cast<std::byte*>(place);
 }
 
 DeviceMemory::~DeviceMemory() { release(); }

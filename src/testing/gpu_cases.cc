@@ -25,7 +25,7 @@ std::vector<std::unique_ptr<GpuLane>>& lanes() {
 
 std::size_t num_threads() {
   if (const char* text = std::getenv("HPCATTN_TEST_THREADS")) {
-    return static_cast<std::size_t>(std::max(1, std::atoi(text)));
+    return std::max<std::size_t>(1, std::strtoul(text, nullptr, 10));
   }
   return std::max(1U, std::thread::hardware_concurrency());
 }

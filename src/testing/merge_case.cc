@@ -2,6 +2,7 @@
 #include "src/testing/merge_case.h"
 
 #include <cmath>
+#include <limits>
 #include <sstream>
 
 #include "src/cpu/reference/numbers.h"
@@ -9,6 +10,11 @@
 #include "src/testing/random.h"
 
 namespace hpcattn::testkit {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
 
 std::string to_string(const MergeCase& c) {
   std::ostringstream text;
@@ -30,7 +36,7 @@ MergeBatch::MergeBatch(const MergeCase& c) : description(c) {
     for (std::int64_t token = 0; token < c.sizes[0]; ++token) {
       for (std::int64_t head = 0; head < c.sizes[1]; ++head) {
         if (!rng.chance(c.absent_share)) continue;
-        reference::set_element(partial_lse, {token, head}, -INFINITY);
+        reference::set_element(partial_lse, {token, head}, -kInfinity);
         for (std::int64_t d = 0; d < c.sizes[2]; ++d) {
           reference::set_element(partial, {token, head, d}, std::nan(""));
         }

@@ -206,7 +206,8 @@ class TestLayer {
   std::string check(const AttentionOptions& options) const {
     return check(options, query_.tensor());
   }
-  std::string check(const AttentionOptions& options, const Tensor& query) const {
+  std::string check(const AttentionOptions& options, const Tensor& query,
+                    const Arithmetic& arithmetic = {}) const {
     const KvCacheViews views = this->views();
     const reference::AttentionResult want =
         reference::attention(PagedAttentionArgs{.q = query,
@@ -218,7 +219,7 @@ class TestLayer {
                                                 .out = output_,
                                                 .lse = lse_,
                                                 .options = options});
-    return check_outputs(output_, lse_, options, want, case_.name);
+    return check_outputs(output_, lse_, options, want, case_.name, arithmetic);
   }
 
   /// What a cache slot must hold of K (of V) after this token is stored.

@@ -90,6 +90,11 @@ def _check_attention(
         "dtype for both.",
     )
     _check_dtypes(check, q, k, k_arg, out)
+    if q.device.type == "cuda" and q.dtype == torch.float32:
+        check.unsupported(
+            "q has dtype float32 on a GPU, expected float16, bfloat16 or float8_e4m3. Run float32 "
+            "on the cpu."
+        )
     _check_options(check, q, k_arg, k, v_arg, out, options)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hpcattn
 from batches import make_batch
@@ -148,6 +149,47 @@ def test_all_on_meta_gives_shapes_alone(build: Any) -> None:
     result = CALLS[build](**arguments)
     first = result[0] if isinstance(result, tuple) else result
     assert first is None or first.device.type == "meta"
+
+
+def fake_cuda(arguments: Any) -> Any:
+    """The same on a GPU, without data: for a FakeTensorMode."""
+
+    def moved(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        dtype = torch.bfloat16 if x.dtype == torch.float32 else x.dtype
+        return torch.empty_strided(x.size(), x.stride(), dtype=dtype, device="cuda:1")
+
+    return torch.utils._pytree.tree_map(moved, arguments)
+
+
+@pytest.mark.parametrize("build", [paged, packed, store, rope], ids=lambda build: build.__name__)
+def test_a_trace_of_a_gpu_needs_none(build: Any) -> None:
+    arguments = build()
+    arguments.pop("out", None)
+    with FakeTensorMode():
+        result = CALLS[build](**fake_cuda(arguments))
+    first = result[0] if isinstance(result, tuple) else result
+    if first is not None:
+        assert first.device == torch.device("cuda:1")
+        assert first.shape == arguments["q"].shape
+
+
+def test_a_plan_is_made_within_a_trace_of_a_gpu() -> None:
+    group = hpcattn.AttentionGroup(4, 2, 64, 16, torch.bfloat16, torch.bfloat16)
+    with FakeTensorMode():
+        ends, lens, plan = (torch.empty(n, dtype=torch.int32, device="cuda") for n in (3, 2, 1000))
+        assert hpcattn.plan_attention(group, ends, lens, plan=plan) is plan
+
+
+def test_float32_attention_is_refused_in_a_trace_of_a_gpu() -> None:
+    arguments = paged()
+    with FakeTensorMode():
+        fake = fake_cuda(arguments)
+        for name in ("q", "k_cache", "v_cache", "out"):
+            fake[name] = fake[name].float()
+        with pytest.raises(NotImplementedError, match="q has dtype float32 on a GPU, expected"):
+            hpcattn.paged_attention(**fake)
 
 
 FLOATS = [

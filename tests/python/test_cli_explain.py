@@ -130,10 +130,26 @@ def test_every_reason_of_a_refusal_is_printed():
     assert len(report.json["refusals"]) >= 4
 
 
-def test_cuda_is_refused_with_its_reason():
+def test_a_gpu_is_served_by_the_generic_kernel():
     outcome = run("explain", "--device", "cuda", "--capability", "9.0", "--json")
+    assert outcome.code == 0
+    kernels = outcome.json["kernels"]
+    assert {row["kernel"] for row in kernels} == {"cuda/generic/attention"}
+    assert "no kernels of Hopper's own" in kernels[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["--capability", "7.5"], "has compute capability 7.5, expected 8.0 or above"),
+        (["--capability", "9.0", "--dtype", "float32"], "float32 runs on the CPU alone"),
+        ([], "compute capability of cuda:0 is not given"),
+    ],
+)
+def test_what_a_gpu_does_not_run_is_refused_with_its_reason(args, part):
+    outcome = run("explain", "--device", "cuda", *args, "--json")
     assert outcome.code == 1
-    assert any("CUDA" in reason for reason in outcome.json["refusals"])
+    assert any(part in reason for reason in outcome.json["refusals"])
 
 
 @pytest.mark.parametrize(

@@ -114,11 +114,12 @@ def reset_call_counts() -> None:
 
 
 def compilations() -> int:
-    """How many kernels NVRTC has compiled in this process, since the last reset.
+    """How many kernels NVRTC has compiled in this process; no reset changes it.
 
     Kernels that came from the disk cache or from the wheel do not count. After `prepare` it stays.
     """
-    return _counters().get("compilations", 0)
+    count: int = load().compilations()
+    return count
 
 
 def set_check_values(on: bool) -> bool:

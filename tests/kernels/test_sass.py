@@ -15,10 +15,10 @@ from cubins import Cubin, compile_variants, find_cuobjdump, find_nvrtc, find_too
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100")
 MOST_SECONDS = 10.0
-# By default one of so many variants of attention is compiled. Both numbers share no factor with
-# those of features, dtypes and head dims, so that each of these is met.
-EVERY = {"sm_90a": 7}
-EVERY_ELSE = 29
+# By default one of so many variants of attention and of rope is compiled. Attention's numbers share
+# no factor with those of features, dtypes and head dims, so that each of these is met.
+EVERY = {"attention": 43, "rope": 2}
+EVERY_OF_SM_90A = {"attention": 9}
 LONG = "HPCATTN_LONG_TESTS" in os.environ
 
 
@@ -30,12 +30,12 @@ def cubins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if nvrtc is None:
         pytest.skip("no libnvrtc: install a torch with CUDA, or set HPCATTN_NVRTC")
     folder: Path = tmp_path_factory.mktemp(request.param)
-    every = 1 if LONG else EVERY.get(request.param, EVERY_ELSE)
-    found = compile_variants(
-        tool, nvrtc, request.param, folder, ["--family", "attention", "--every", str(every)]
-    )
-    for family in ("plan", "store", "rope", "merge", "step"):
-        found += compile_variants(tool, nvrtc, request.param, folder, ["--family", family])
+    every = EVERY_OF_SM_90A if request.param == "sm_90a" else EVERY
+    found = []
+    for family in ("attention", "plan", "store", "rope", "merge"):
+        step = 1 if LONG else every.get(family, 1)
+        options = ["--family", family, "--every", str(step)]
+        found += compile_variants(tool, nvrtc, request.param, folder, options)
     assert found, "no variants"
     return found
 

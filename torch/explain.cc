@@ -15,6 +15,7 @@
 #include "src/common/check.h"
 #include "src/cpu/attention/attention.h"
 #include "src/cpu/attention/task.h"
+#include "src/cuda/plan.h"
 #include "src/plan/plan.h"
 #include "src/plan/split.h"
 #include "torch/arguments.h"
@@ -133,7 +134,10 @@ std::string capabilities() {
 std::string plan_tasks(StableTensor plan) {
   return run([&] {
     Arguments args("plan_tasks");
-    const plan::PlanView view = plan::view(args.input("plan", plan));
+    const Tensor tensor = args.input("plan", plan);
+    const bool on_cpu = tensor.device().type == DeviceType::kCpu;
+    std::optional<cuda::PlanCopy> copy;
+    const plan::PlanView view = on_cpu ? plan::view(tensor) : copy.emplace(tensor).view();
     const auto show_task = [](const plan::Task& task) {
       return message("[", task.request, ", ", task.kv_head, ", ", task.num_heads, ", ",
                      task.row_begin, ", ", task.row_end, ", ", task.kv_begin, ", ", task.kv_end,
@@ -141,14 +145,15 @@ std::string plan_tasks(StableTensor plan) {
     };
     std::map<std::string, std::int64_t> kernels;
     for (const plan::Task& task : view.tasks) {
-      ++kernels[cpu::kernel_name(task.row_end - task.row_begin)];
+      ++kernels[on_cpu ? cpu::kernel_name(task.row_end - task.row_begin)
+                       : std::string("cuda/generic/attention")];
     }
     // A partial row is its output, its maximum and its sum, in float32.
     const std::int64_t partial_row_bytes = 4 * (std::int64_t{view.header->head_dim} + 2);
     return message(R"({"tasks": )", array(view.tasks, show_task), R"(, "kernels": )",
                    object(kernels), R"(, "partial_bytes": )",
                    view.header->num_partial_rows * partial_row_bytes,
-                   R"(, "scratch_bytes_per_thread": )", sizeof(cpu::Scratch), "}");
+                   R"(, "scratch_bytes_per_thread": )", on_cpu ? sizeof(cpu::Scratch) : 0, "}");
   });
 }
 

@@ -11,6 +11,7 @@ import torch
 
 from hpcattn import _library
 from hpcattn._errors import run
+from hpcattn.plan import wait_for
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def plan_tasks(plan: torch.Tensor) -> PlanTasks:
     Raises:
         ValueError: The tensor holds no plan.
     """
+    wait_for(plan)
     answer = json.loads(run(_library.load().plan_tasks, plan))
     tasks = tuple(
         Task(request, (head, head + heads), (row, row_end), (kv, kv_end), partial >= 0, cost)

@@ -161,9 +161,9 @@ def plan_attention(
         The plan, `plan` itself where it was given.
 
     Raises:
-        ValueError: A length is out of order, or `plan` is too small. On a GPU lengths are not read:
-            a kernel that finds them wrong reports it to a later call, as a RuntimeError, unless
-            `set_check_values` says otherwise.
+        ValueError: A length is out of order, or `plan` is too small. On a GPU lengths are not read
+            unless `set_check_values` says so, and a plan that does not fit is found by the kernel:
+            a later call on that device raises RuntimeError.
         NotImplementedError: Nothing computes this group.
     """
     if plan is None:
@@ -188,6 +188,12 @@ def plan_attention(
     return plan
 
 
+def wait_for(plan: torch.Tensor) -> None:
+    """Waits for the stream that a plan of a GPU is made on, before it is read back."""
+    if plan.is_cuda:
+        torch.cuda.current_stream(plan.device).synchronize()
+
+
 def plan_summary(plan: torch.Tensor) -> dict[str, Any]:
     """What a plan says, for people and tests.
 
@@ -202,5 +208,6 @@ def plan_summary(plan: torch.Tensor) -> dict[str, Any]:
     Raises:
         ValueError: The tensor holds no plan.
     """
+    wait_for(plan)
     summary: dict[str, Any] = json.loads(run(_ops.plan_summary, plan))
     return summary

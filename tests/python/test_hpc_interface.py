@@ -126,7 +126,7 @@ def decode_arguments(**changes: Any) -> dict[str, Any]:
         ({"num_seq_kvcache": torch.tensor([9, 20])}, ValueError, "num_seq_kvcache is torch.int64"),
         ({"num_seq_kvcache": torch.ones(2, 1)}, ValueError, r"shape \[2, 1\], expected"),
         ({"q": torch.zeros(2, 8)}, ValueError, "expected"),
-        ({"kcache": torch.zeros(2, 8, 3)}, ValueError, "kcache has rank 3, expected 4"),
+        ({"kcache": torch.zeros(2, 8, 3)}, ValueError, "kcache has rank 3, expected 3 and 4"),
         ({"output": torch.zeros(2, 8, 64)[:1]}, ValueError, "out is"),
     ],
 )

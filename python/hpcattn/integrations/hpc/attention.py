@@ -20,11 +20,6 @@ _PER_TOKEN = QuantType.QPERTOKEN_PERHEAD_KPERTOKEN_PERHEAD_VPERHEAD
 _PER_TENSOR_KV = QuantType.QPERTOKEN_PERHEAD_KPERTENSOR_VPERTENSOR
 
 
-def _check(condition: bool, op: str, text: str) -> None:
-    if not condition:
-        raise ValueError(f"{op}: {text}")
-
-
 def _vector(scale: torch.Tensor) -> torch.Tensor:
     """A scale without dims as `[1]`."""
     return scale.reshape(1) if scale.dim() == 0 else scale
@@ -78,7 +73,6 @@ def _attend_fp8(
     """The same with scales; K's may be one a token and head."""
     kscale, vscale = _vector(kscale), _vector(vscale)
     if kind == _PER_TOKEN and kscale.dim() != 1:
-        _check(kcache.dim() == 4, op, f"kcache has rank {kcache.dim()}, expected 4.")
         check_k_scale(op, kscale, kcache)
         if output is None:
             output = torch.empty(q.shape, dtype=torch.bfloat16, device=q.device)
@@ -137,12 +131,11 @@ def attention_prefill_bf16(
         NotImplementedError: Something that nothing computes. Nothing was written.
     """
     requests = cu_seqlens_q.shape[0] - 1
-    _check(
-        seqlens_q.shape[0] == requests,
-        "attention_prefill_bf16",
-        f"seqlens_q has {seqlens_q.shape[0]} entries, expected {requests}, one less than "
-        "cu_seqlens_q.",
-    )
+    if seqlens_q.shape[0] != requests:
+        raise ValueError(
+            f"attention_prefill_bf16: seqlens_q has {seqlens_q.shape[0]} entries, expected "
+            f"{requests}, one less than cu_seqlens_q."
+        )
     out = hpcattn.packed_attention(
         q,
         k,
@@ -240,17 +233,16 @@ def attention_with_kvcache_prefill_fp8(
         q_scale = _vector(qscale)
     else:
         requests = cu_seqlens_q.shape[0] - 1
-        _check(
-            qscale.dim() == 3 and qscale.shape[:2] == (requests, q.shape[1]),
-            op,
-            f"qscale has shape {list(qscale.shape)}, expected [{requests}, {q.shape[1]}, width].",
-        )
-        _check(
-            qscale.shape[2] >= max_seqlens_q,
-            op,
-            f"qscale holds {qscale.shape[2]} query tokens a request, expected max_seqlens_q "
-            f"({max_seqlens_q}) or more.",
-        )
+        if qscale.dim() != 3 or qscale.shape[:2] != (requests, q.shape[1]):
+            raise ValueError(
+                f"{op}: qscale has shape {list(qscale.shape)}, expected [{requests}, "
+                f"{q.shape[1]}, width]."
+            )
+        if qscale.shape[2] < max_seqlens_q:
+            raise ValueError(
+                f"{op}: qscale holds {qscale.shape[2]} query tokens a request, expected "
+                f"max_seqlens_q ({max_seqlens_q}) or more."
+            )
         q_scale = from_prefill_layout(qscale, cu_seqlens_q, q.shape[0])
     return _attend_fp8(
         op,
@@ -279,23 +271,25 @@ def _decode_batch(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """cu_seqlens_q, kv_lens and the step's plan, of requests with mtp + 1 rows each."""
     rows = mtp + 1
-    _check(mtp >= 0, op, f"mtp is {mtp}, expected 0 or more.")
-    _check(
-        lengths.dim() == 1 and lengths.dtype == torch.int32,
-        op,
-        f"num_seq_kvcache is {lengths.dtype} of shape {list(lengths.shape)}, expected torch.int32 "
-        "of shape [num_requests].",
-    )
-    _check(q.dim() == 3, op, f"q has rank {q.dim()}, expected 3.")
-    _check(kcache.dim() == 4, op, f"kcache has rank {kcache.dim()}, expected 4.")
-    _check(
-        q.shape[0] >= lengths.shape[0] * rows,
-        op,
-        f"q has {q.shape[0]} rows, expected {lengths.shape[0]} requests x {rows} (mtp + 1).",
-    )
+    # Texts are made where they are needed alone: this runs for every layer.
+    if mtp < 0:
+        raise ValueError(f"{op}: mtp is {mtp}, expected 0 or more.")
+    if lengths.dim() != 1 or lengths.dtype != torch.int32:
+        raise ValueError(
+            f"{op}: num_seq_kvcache is {lengths.dtype} of shape {list(lengths.shape)}, expected "
+            "torch.int32 of shape [num_requests]."
+        )
+    if q.dim() != 3 or kcache.dim() != 4:
+        raise ValueError(
+            f"{op}: q has rank {q.dim()} and kcache has rank {kcache.dim()}, expected 3 and 4."
+        )
+    if q.shape[0] < lengths.shape[0] * rows:
+        raise ValueError(
+            f"{op}: q has {q.shape[0]} rows, expected {lengths.shape[0]} requests x {rows} "
+            "(mtp + 1)."
+        )
     starts = request_starts(lengths, rows)
-    group = hpcattn.AttentionGroup.of(q, kcache)
-    kv_lens, plan = lengths_and_plan(task_map, group, starts, lengths, rows, included)
+    kv_lens, plan = lengths_and_plan(task_map, q, kcache, starts, lengths, rows, included)
     return starts, kv_lens, plan
 
 
@@ -401,13 +395,12 @@ def attention_decode_fp8(
     if kind == QuantType.QPERTENSOR_KPERTENSOR_VPERTENSOR:
         q_scale = _vector(qscale)
     else:
-        _check(
-            qscale.dim() == 2 and qscale.shape[0] >= q.shape[0] and qscale.shape[1] == q.shape[1],
-            op,
-            f"qscale has shape {list(qscale.shape)}, expected [{q.shape[0]} or more, "
-            f"{q.shape[1]}].",
-        )
-        q_scale = qscale[: q.shape[0]]
+        rows, heads = q.shape[0], q.shape[1]
+        if qscale.dim() != 2 or qscale.shape[0] < rows or qscale.shape[1] != heads:
+            raise ValueError(
+                f"{op}: qscale has shape {list(qscale.shape)}, expected [{rows} or more, {heads}]."
+            )
+        q_scale = qscale if qscale.shape[0] == rows else qscale[:rows]
     if kscale.dim() > 1:
         task_map = None  # attention will run over other pages than these
     starts, kv_lens, plan = _decode_batch(

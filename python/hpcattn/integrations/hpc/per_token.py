@@ -17,8 +17,10 @@ def check_k_scale(op: str, k_scale: torch.Tensor, k_cache: torch.Tensor) -> None
     """Whether the scales are those of this cache's pages.
 
     Raises:
-        ValueError: They are not.
+        ValueError: They are not, or it is no cache.
     """
+    if k_cache.dim() != 4:
+        raise ValueError(f"{op}: kcache has rank {k_cache.dim()}, expected 4.")
     num_pages, page_size, num_heads, _ = k_cache.shape
     fits = (
         k_scale.dim() == 4

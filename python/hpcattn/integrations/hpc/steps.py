@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable
 
 import torch
 
-from hpcattn.plan import AttentionGroup, plan_attention, plan_words
+from hpcattn.plan import AttentionGroup, plan_attention
 
 _ATTRIBUTE = "_hpcattn_step"
 _MAX_TABLES = 64
@@ -117,26 +117,10 @@ def _total(lengths: torch.Tensor, rows: int, included: bool) -> torch.Tensor:
     return lengths if included else lengths + rows
 
 
-def _new_plan(
-    group: AttentionGroup, starts: torch.Tensor, kv_lens: torch.Tensor, rows: int
-) -> torch.Tensor:
-    """A plan, made without reading a length on the host."""
-    num_requests = kv_lens.shape[0]
-    # On the CPU the number of words follows from the number of threads alone.
-    where = {} if kv_lens.device.type == "cpu" else {"device": kv_lens.device}
-    words = plan_words(
-        group,
-        max_requests=num_requests,
-        max_tokens=num_requests * rows,
-        **where,  # type: ignore[arg-type]
-    )
-    plan = torch.empty(words, dtype=torch.int32, device=kv_lens.device)
-    return plan_attention(group, starts, kv_lens, plan=plan)
-
-
 def lengths_and_plan(
     task_map: torch.Tensor | None,
-    group: AttentionGroup,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
     starts: torch.Tensor,
     lengths: torch.Tensor,
     rows: int,
@@ -146,7 +130,8 @@ def lengths_and_plan(
 
     Args:
         task_map: As the caller gave it.
-        group: Of the layer.
+        q: Of the layer.
+        k_cache: Of the layer.
         starts: `cu_seqlens_q`.
         lengths: `[num_requests]` int32 as the caller gave them.
         rows: Query rows of each request.
@@ -155,17 +140,21 @@ def lengths_and_plan(
     Returns:
         `kv_lens`, and a plan or None: then the attention call makes its own.
     """
-    step = getattr(task_map, _ATTRIBUTE, None)
+    step = None if task_map is None else getattr(task_map, _ATTRIBUTE, None)
     if step is None or not _is_real(lengths) or lengths.shape[0] == 0:
         return _total(lengths, rows, included), None
-    stream, capture = _place(lengths.device)
-    if capture == -1:
+    place = _place(lengths.device)
+    if place[1] == -1:
         return _total(lengths, rows, included), None
     version = 0 if lengths.is_inference() else lengths._version
     view = (lengths.data_ptr(), lengths.shape[0], lengths.stride(0), version)
-    key = (group, rows, included, view, lengths.device, stream, capture)
+    group = (q.shape[1:], k_cache.shape[1:3], q.dtype, k_cache.dtype)
+    key = (group, rows, included, view, lengths.device, place)
     if step.key != key or step.kv_lens is None:
         kv_lens = _total(lengths, rows, included)
-        step.plan = _new_plan(group, starts, kv_lens, rows)
+        # The number of rows is named, so that nothing is read back from the device.
+        tokens = kv_lens.shape[0] * rows
+        of = AttentionGroup.of(q, k_cache)
+        step.plan = plan_attention(of, starts, kv_lens, num_tokens=tokens)
         step.kv_lens, step.lengths, step.key = kv_lens, lengths, key
     return step.kv_lens, step.plan

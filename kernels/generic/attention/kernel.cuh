@@ -210,13 +210,11 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
         }
       }
     }
-    typename Products::Operand probabilities;
-    Products::pack(probabilities, scores);
 
     ptx::cp_async_wait<kAhead - 1>();
     __syncthreads();
     load_item(kAhead + 1, free_slot());
-    Products::probabilities_values(output, probabilities, slot_address(), lane);
+    Products::probabilities_values(output, scores, softmax, slot_address(), lane);
     slot = slot + 1 == kShape.slots ? 0 : slot + 1;
   }
   ptx::cp_async_wait<0>();

@@ -31,7 +31,6 @@ struct Multiply {
 
   using Scores = float[kRowTiles][kTokenTiles][4];
   using Output = float[kRowTiles][kDimTiles][4];
-  using Operand = std::uint32_t[kRowTiles][kWarpTokens / 16][4];  // probabilities as left operand
 
   /// scores = q k^T. `q` and `k`: addresses of this warp's first row and first token.
   static void query_keys(Scores& scores, std::uint32_t q, std::uint32_t k, int lane) {
@@ -65,29 +64,33 @@ struct Multiply {
     }
   }
 
-  static void pack(Operand& operand, const Scores& p) {
-    HPCATTN_UNROLL
-    for (int i = 0; i < kRowTiles; ++i) {
-      HPCATTN_UNROLL
-      for (int n = 0; n < kTokenTiles; ++n) {
-        operand[i][n / 2][n % 2 * 2] = ptx::pack2<Config::kCompute>(p[i][n][0], p[i][n][1]);
-        operand[i][n / 2][n % 2 * 2 + 1] = ptx::pack2<Config::kCompute>(p[i][n][2], p[i][n][3]);
-      }
-    }
-  }
-
-  /// output += p v. `v`: address of this warp's first token.
-  static void probabilities_values(Output& output, const Operand& p, std::uint32_t v, int lane) {
+  /// output += p v, where p are the exponentials of `scores`: computed step by step, so that the
+  /// scheduler has them to put between the products of the step before. `v`: address of this warp's
+  /// first token.
+  template <typename Softmax>
+  static void probabilities_values(Output& output, Scores& scores, Softmax& softmax,
+                                   std::uint32_t v, int lane) {
     HPCATTN_UNROLL
     for (int step = 0; step < kWarpTokens / 16; ++step) {
+      std::uint32_t a[kRowTiles][4];
+      softmax.exponentiate(scores, 2 * step);
+      softmax.exponentiate(scores, 2 * step + 1);
+      HPCATTN_UNROLL
+      for (int i = 0; i < kRowTiles; ++i) {
+        HPCATTN_UNROLL
+        for (int r = 0; r < 4; ++r) {
+          const float* pair = &scores[i][2 * step + r / 2][r % 2 * 2];
+          a[i][r] = ptx::pack2<Config::kCompute>(pair[0], pair[1]);
+        }
+      }
       HPCATTN_UNROLL
       for (int n = 0; n < kDimTiles; n += 2) {
         std::uint32_t b[4];  // [2 column tiles][2]
         load_values(b, v + step * 16 * Config::kKvStride, n / 2, lane);
         HPCATTN_UNROLL
         for (int i = 0; i < kRowTiles; ++i) {
-          ptx::mma_m16n8k16<Config::kCompute>(output[i][n], p[i][step], b[0], b[1]);
-          ptx::mma_m16n8k16<Config::kCompute>(output[i][n + 1], p[i][step], b[2], b[3]);
+          ptx::mma_m16n8k16<Config::kCompute>(output[i][n], a[i], b[0], b[1]);
+          ptx::mma_m16n8k16<Config::kCompute>(output[i][n + 1], a[i], b[2], b[3]);
         }
       }
     }

@@ -46,11 +46,11 @@ class Softmax {
     });
   }
 
-  /// Scores become probabilities, not normalised. `factor_of(i, half)` turns a row's scores into
-  /// log2 units. `rescale[i][half]` is what the output so far must be multiplied by; returns
-  /// whether any lane's is not 1.
+  /// Takes a tile's scores into account. `factor_of(i, half)` turns a row's scores into log2 units.
+  /// `rescale[i][half]` is what the output so far must be multiplied by; returns whether any lane's
+  /// is not 1.
   template <typename FactorOf>
-  bool update(float (&scores)[kRowTiles][kTokenTiles][4], float (&rescale)[kRowTiles][2],
+  bool update(const float (&scores)[kRowTiles][kTokenTiles][4], float (&rescale)[kRowTiles][2],
               const FactorOf& factor_of) {
     // Rows inside, columns outside: as many independent chains as there are rows.
     float top[kRowTiles][2];
@@ -69,8 +69,6 @@ class Softmax {
       });
     }
     bool moved = false;
-    float factor[kRowTiles][2];
-    float shift[kRowTiles][2];
     for_each_row([&](int i, int half) {
       factor[i][half] = factor_of(i, half);
       const float scaled = top[i][half] * factor[i][half];
@@ -81,20 +79,22 @@ class Softmax {
       kept = moves ? scaled : kept;
       sum[i][half] *= rescale[i][half];
       moved = moved || moves;
-      shift[i][half] = kept == negative_infinity() ? 0.0F : -kept;
     });
-    HPCATTN_UNROLL
-    for (int n = 0; n < kTokenTiles; ++n) {
-      HPCATTN_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        for_each_row([&](int i, int half) {
-          float& score = scores[i][n][2 * half + e];
-          score = ptx::ex2(fmaf(score, factor[i][half], shift[i][half]));
-          sum[i][half] += score;
-        });
-      }
-    }
     return __any_sync(0xffffffffU, moved);
+  }
+
+  /// Scores of token tile `n` become probabilities, not normalised.
+  void exponentiate(float (&scores)[kRowTiles][kTokenTiles][4], int n) {
+    HPCATTN_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      for_each_row([&](int i, int half) {
+        const float kept = reference[i][half];
+        const float shift = kept == negative_infinity() ? 0.0F : -kept;
+        float& score = scores[i][n][2 * half + e];
+        score = ptx::ex2(fmaf(score, factor[i][half], shift));
+        sum[i][half] += score;
+      });
+    }
   }
 
   /// Adds the columns of the four lanes of each row.
@@ -107,6 +107,7 @@ class Softmax {
 
   float reference[kRowTiles][2];  // log2 units
   float sum[kRowTiles][2];
+  float factor[kRowTiles][2];  // of the tile's raw scores
 
  private:
   template <typename Body>

@@ -2,6 +2,7 @@
 """Puts faults into kernels, one at a time, and sees that the GPU tests find each.
 
 The library reads kernels from HPCATTN_KERNEL_DIR before those that it carries: nothing is built.
+hpcattn_variants, beside the tests, writes down those that they carry.
 
     python3 tools/break_kernels.py --tests build/gpu/src/hpcattn_gpu_tests [--filter TEXT]
 """
@@ -23,19 +24,12 @@ SKIPPED = 77
 LONGEST_SECONDS = 240
 
 
-def included_name(file: str) -> str:
-    """As an #include names it: include/ and kernels/std/ are roots."""
-    for root in ("include/", "kernels/std/"):
-        file = file.removeprefix(root)
-    return file
-
-
-def verdict(fault: Fault, tests: Path, threads: int) -> str:
+def verdict(fault: Fault, tests: Path, sources: Path, threads: int) -> str:
     """Empty where the tests found the fault, else what went wrong."""
     with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder, "kernels_of_this_run", included_name(fault.file))
+        target = Path(folder, "kernels_of_this_run", fault.included_name)
         target.parent.mkdir(parents=True)
-        target.write_text(fault.mutated(), encoding="utf-8")
+        target.write_text(fault.mutated(sources / fault.included_name), encoding="utf-8")
         cache = Path(folder, "cache")
         cache.mkdir(mode=0o700)
         env = {
@@ -79,8 +73,11 @@ def main() -> int:
 
     missed = 0
     begin = time.monotonic()
-    with ThreadPoolExecutor(options.jobs) as pool:
-        verdicts = pool.map(lambda fault: verdict(fault, options.tests, threads), faults)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
+        program = options.tests.resolve().with_name("hpcattn_variants")
+        subprocess.run([str(program), "--sources", folder], check=True)
+        sources = Path(folder)
+        verdicts = pool.map(lambda fault: verdict(fault, options.tests, sources, threads), faults)
         for fault, wrong in zip(faults, verdicts, strict=True):
             print(f"{'found' if not wrong else 'MISSED':7} {fault.name}", flush=True)
             if wrong:

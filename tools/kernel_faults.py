@@ -25,14 +25,18 @@ class Fault:
     new: str
     tests: str = ATTENTION
 
-    def mutated(self) -> str:
-        """The file's text with the fault in it."""
-        text = (ROOT / self.file).read_text(encoding="utf-8")
+    @property
+    def included_name(self) -> str:
+        """As an #include names the file: include/ and kernels/std/ are roots."""
+        return self.file.removeprefix("include/").removeprefix("kernels/std/")
+
+    def mutated(self, path: Path | None = None) -> str:
+        """The text of `path` (none: this repository's file) with the fault in it."""
+        path = path or ROOT / self.file
+        text = path.read_text(encoding="utf-8")
         count = text.count(self.old)
         if count != 1:
-            raise ValueError(
-                f"{self.name}: {self.file} has {count} times, expected once: {self.old}"
-            )
+            raise ValueError(f"{self.name}: {path} has {count} times, expected once: {self.old}")
         return text.replace(self.old, self.new)
 
 

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <string>
@@ -29,6 +30,7 @@
 #include "src/cuda/merge.h"
 #include "src/cuda/plan.h"
 #include "src/cuda/rope.h"
+#include "src/cuda/sources.h"
 #include "src/cuda/step.h"
 #include "src/cuda/store.h"
 
@@ -39,6 +41,7 @@ struct Options {
   std::string arch;
   std::string output;
   std::string ship;
+  std::string sources;
   std::string family;
   std::vector<std::string> filters;
   std::size_t every = 1;
@@ -126,7 +129,21 @@ std::string compile_entry(const Options& options, const Entry& entry) {
   return end + ", \"bytes\": " + std::to_string(cubin.size()) + ", \"file\": " + quoted(path) + "}";
 }
 
+void write_sources(const std::filesystem::path& folder) {
+  for (const EmbeddedSource& source : embedded_sources()) {
+    const std::filesystem::path path = folder / source.name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream file(path);
+    file << source.text;
+    if (!file.flush()) throw DeviceError(message("can not write ", path.string()));
+  }
+}
+
 int run(const Options& options) {
+  if (!options.sources.empty()) {
+    write_sources(options.sources);
+    return 0;
+  }
   const std::vector<Entry> entries = chosen(options);
   if (options.arch.empty()) {
     for (const Entry& entry : entries) std::printf("%s}\n", line_of(entry).c_str());
@@ -168,6 +185,8 @@ Options parse(const std::vector<std::string>& words) {
       options.output = value;
     } else if (key == "--ship") {
       options.ship = value;
+    } else if (key == "--sources") {
+      options.sources = value;
     } else if (key == "--family") {
       options.family = value;
     } else if (key == "--filter") {

@@ -11,7 +11,6 @@ import pytest
 from cubins import ROOT, compile_variants, find_nvrtc, find_tool
 
 sys.path.insert(0, str(ROOT / "tools"))
-from break_kernels import included_name
 from kernel_faults import FAULTS, PLANS, ROPE, STORE, Fault
 
 FAMILIES = {"GpuQuick.Merge": "merge", ROPE: "rope", STORE: "store", PLANS: "attention"}
@@ -33,7 +32,7 @@ def test_fault_compiles(fault: Fault, tmp_path: Path, monkeypatch: pytest.Monkey
     tool, nvrtc = find_tool(), find_nvrtc()
     if tool is None or nvrtc is None:
         pytest.skip("needs hpcattn_variants (`make test-cpp`) and libnvrtc")
-    target = tmp_path / "kernels_of_this_run" / included_name(fault.file)
+    target = tmp_path / "kernels_of_this_run" / fault.included_name
     target.parent.mkdir(parents=True)
     target.write_text(fault.mutated(), encoding="utf-8")
     monkeypatch.setenv("HPCATTN_KERNEL_DIR", str(tmp_path / "kernels_of_this_run"))

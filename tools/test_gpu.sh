@@ -57,8 +57,9 @@ begin=$SECONDS
 say "hpcattn $(sed -n 's/^project(hpcattn VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt), GPU tests, $(date -u +'%Y-%m-%d %H:%M UTC')"
 say "commit: $(git rev-parse --short HEAD 2>/dev/null || echo unknown)$(git diff --quiet HEAD 2>/dev/null || echo ', changed')"
 say "GPU, memory, driver: $(nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader | head -n 1)"
-say "libnvrtc: ${HPCATTN_NVRTC:-the system\'s}"
-say "Python: $("$python" -c 'import sys, torch; print(sys.version.split()[0], "torch", torch.__version__, "CUDA", torch.version.cuda)' 2>/dev/null || echo "$python, without torch")"
+# No paths of this machine: the log is kept in the repository.
+say "libnvrtc: $(basename "${HPCATTN_NVRTC:-the system\'s}")"
+say "Python: $("$python" -c 'import sys, torch; print(sys.version.split()[0], "torch", torch.__version__, "CUDA", torch.version.cuda)' 2>/dev/null || echo "without torch")"
 
 binary=build/gpu/hpcattn_gpu_tests
 if [[ -x $binary && ! -e build/gpu/CMakeCache.txt ]]; then
@@ -74,7 +75,7 @@ fi
 run() {
   local name=$1 start=$SECONDS status=0
   shift
-  say "$name: $*"
+  say "$name"
   "$@" || status=$?
   if ((status == 0)); then
     say "$name: passed, $((SECONDS - start)) s"

@@ -58,7 +58,7 @@ say "hpcattn $(sed -n 's/^project(hpcattn VERSION \([0-9.]*\).*/\1/p' CMakeLists
 say "commit: $(git rev-parse --short HEAD 2>/dev/null || echo unknown)$(git diff --quiet HEAD 2>/dev/null || echo ', changed')"
 say "GPU, memory, driver: $(nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader | head -n 1)"
 # No paths of this machine: the log is kept in the repository.
-say "libnvrtc: $(basename "${HPCATTN_NVRTC:-the system\'s}")"
+say "libnvrtc: $(basename "${HPCATTN_NVRTC:-of the system}")"
 say "Python: $("$python" -c 'import sys, torch; print(sys.version.split()[0], "torch", torch.__version__, "CUDA", torch.version.cuda)' 2>/dev/null || echo "without torch")"
 
 binary=build/gpu/hpcattn_gpu_tests

@@ -47,6 +47,40 @@ TEST(GpuAttention, EveryFeatureWithEveryDtype) {
   expect_right(cases);
 }
 
+TEST(GpuAttention, EveryFeatureWithEveryHeadDim) {
+  std::vector<AttentionCase> cases;
+  for (std::int64_t head_dim : {80, 96, 128, 192, 256}) {
+    for (const testkit::Feature& feature : testkit::all_features()) {
+      for (const DTypes& dtypes : {kBf16, kBf16Fp8, kFp8}) {
+        AttentionCase c = mixed_case();
+        c.name = feature.name;
+        c.head_dim = head_dim;
+        testkit::set_dtypes(c, dtypes);
+        feature.apply(c);
+        cases.push_back(c);
+      }
+    }
+  }
+  expect_right(cases);
+}
+
+TEST(GpuAttention, EveryHeadDimWithEveryDtype) {
+  std::vector<AttentionCase> cases;
+  for (std::int64_t head_dim : {64, 80, 96, 128, 192, 256}) {
+    for (const DTypes& dtypes : testkit::gpu_dtypes()) {
+      for (std::int64_t group : {1, 5, 8}) {
+        AttentionCase c = mixed_case();
+        c.name = "head dim and dtype";
+        c.head_dim = head_dim;
+        c.num_q_heads = 2 * group;
+        testkit::set_dtypes(c, dtypes);
+        cases.push_back(c);
+      }
+    }
+  }
+  expect_right(cases);
+}
+
 TEST(GpuAttention, EveryHeadDimAndGroup) {
   std::vector<AttentionCase> cases;
   for (std::int64_t head_dim : {64, 80, 96, 128, 192, 256}) {

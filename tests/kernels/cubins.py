@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def find_tool() -> Path | None:
     """The program hpcattn_variants of a build of the C++ tests."""
     named = os.environ.get("HPCATTN_VARIANTS")
-    candidates = [Path(named)] if named else sorted(ROOT.glob("build/*/src/hpcattn_variants"))
+    builds = ("release/src", "gpu/src", "gpu")
+    paths = [named] if named else [ROOT / "build" / build / "hpcattn_variants" for build in builds]
+    candidates = [Path(path) for path in paths]
     return next((path for path in candidates if path.is_file()), None)
 
 

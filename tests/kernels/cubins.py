@@ -87,12 +87,13 @@ class Cubin:
 
 
 def compile_variants(
-    tool: Path, nvrtc: str, arch: str, folder: Path, options: list[str]
+    tool: Path, nvrtc: str, arch: str, folder: Path, options: list[str], device_checks: bool = False
 ) -> list[Cubin]:
     """All chosen variants for `arch`, each by libnvrtc, none from a cache."""
+    folder.mkdir(exist_ok=True)
     command = [str(tool), "--arch", arch, "--output", str(folder)]
     command += ["--jobs", str(len(os.sched_getaffinity(0))), *options]
-    env = {**os.environ, "HPCATTN_NVRTC": nvrtc}
+    env = {**os.environ, "HPCATTN_NVRTC": nvrtc, "HPCATTN_DEVICE_CHECKS": str(int(device_checks))}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
     known = {"family", "name", "cpu_seconds", "file", "error"}

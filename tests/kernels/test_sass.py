@@ -36,6 +36,9 @@ def cubins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         step = 1 if LONG else every.get(family, 1)
         options = ["--family", family, "--every", str(step)]
         found += compile_variants(tool, nvrtc, request.param, folder, options)
+    if request.param == "sm_90a" or LONG:  # those that look at page ids
+        options = ["--family", "attention", "--every", "1" if LONG else "97"]
+        found += compile_variants(tool, nvrtc, request.param, folder / "checked", options, True)
     assert found, "no variants"
     return found
 

@@ -177,8 +177,9 @@ void run_attention(const AttentionProblem& problem, const AttentionGroup& group,
   const int device = problem.q.device().index;
   check_faults(device);
   const std::int64_t group_size = problem.q.size(1) / problem.k.size(-2);
-  check(problem.q.size(0) * group_size <= INT32_MAX, "attention: q is ", to_string(problem.q),
-        ", which is over 2^31 rows a KV head. Cut the batch.");
+  check(
+      problem.q.size(0) * group_size <= INT32_MAX, "attention: q is ",
+      [&] { return to_string(problem.q); }, ", which is over 2^31 rows a KV head. Cut the batch.");
   if (problem.q.size(0) == 0) return;
   const DeviceGuard guard(device);
   const PlanCapacity capacity{.max_requests = problem.cu_seqlens_q.size(0) - 1,

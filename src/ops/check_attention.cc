@@ -33,15 +33,16 @@ struct Common {
 
 void check_query(const Common& c) {
   check_shape(c.op, "q", c.q, {kAnySize, kAnySize, kAnySize});
-  check_supported(c.q.device().type == DeviceType::kCpu || c.q.dtype() != DType::kFloat32, c.op,
-                  ": q has dtype float32 on ", to_string(c.q.device()),
-                  ", expected float16, bfloat16 or float8_e4m3: float32 attention runs on the cpu "
-                  "alone. Convert q, K and V, or move the tensors to the cpu.");
+  check_supported(
+      c.q.device().type == DeviceType::kCpu || c.q.dtype() != DType::kFloat32, c.op,
+      ": q has dtype float32 on ", [&] { return to_string(c.q.device()); },
+      ", expected float16, bfloat16 or float8_e4m3: float32 attention runs on the cpu "
+      "alone. Convert q, K and V, or move the tensors to the cpu.");
   check_last_contiguous(c.op, "q", c.q);
-  check(c.q.size(1) > 0, c.op, ": q has no heads (", to_string(c.q), ").");
-  check_supported(head_dim_supported(c.q.size(2)), c.op, ": head_dim is ", c.q.size(2),
-                  ", supported are ", supported_head_dims_text(),
-                  ". Pad q, K and V with zeros to one of these.");
+  check(c.q.size(1) > 0, c.op, ": q has no heads (", [&] { return to_string(c.q); }, ").");
+  check_supported(
+      head_dim_supported(c.q.size(2)), c.op, ": head_dim is ", c.q.size(2), ", supported are ",
+      [&] { return supported_head_dims_text(); }, ". Pad q, K and V with zeros to one of these.");
 }
 
 void check_keys_and_values(const Common& c) {
@@ -55,10 +56,10 @@ void check_keys_and_values(const Common& c) {
         " heads and ", c.k_name, " has ", c.k.size(-2), ", expected a multiple of the KV heads.");
   check(c.k.dtype() == c.v.dtype(), c.op, ": ", c.k_name, " has dtype ", name(c.k.dtype()), " and ",
         c.v_name, " ", name(c.v.dtype()), ", expected one dtype for both.");
-  check_supported(attention_dtypes_supported(c.q.dtype(), c.k.dtype(), c.out.dtype()), c.op,
-                  ": q has dtype ", name(c.q.dtype()), ", ", c.k_name, " ", name(c.k.dtype()),
-                  ", out ", name(c.out.dtype()),
-                  "; supported are: ", attention_dtypes_text(c.q.dtype()), ".");
+  check_supported(
+      attention_dtypes_supported(c.q.dtype(), c.k.dtype(), c.out.dtype()), c.op, ": q has dtype ",
+      name(c.q.dtype()), ", ", c.k_name, " ", name(c.k.dtype()), ", out ", name(c.out.dtype()),
+      "; supported are: ", [&] { return attention_dtypes_text(c.q.dtype()); }, ".");
 }
 
 void check_outputs(const Common& c) {
@@ -97,10 +98,12 @@ void check_query_scale(const Common& c) {
       scale.defined() &&
       ((scale.rank() == 1 && scale.size(0) == 1) ||
        (scale.rank() == 2 && scale.size(0) == c.q.size(0) && scale.size(1) == c.q.size(1)));
-  check(fits, c.op, ": q_scale is ", to_string(scale), ", expected float32 [1] or [", c.q.size(0),
-        ", ", c.q.size(1), "] for a float8 q.");
-  check(scale.data() != nullptr || scale.num_elements() == 0, c.op, ": q_scale is ",
-        to_string(scale), " with a null pointer, expected memory.");
+  check(
+      fits, c.op, ": q_scale is ", [&] { return to_string(scale); }, ", expected float32 [1] or [",
+      c.q.size(0), ", ", c.q.size(1), "] for a float8 q.");
+  check(
+      scale.data() != nullptr || scale.num_elements() == 0, c.op, ": q_scale is ",
+      [&] { return to_string(scale); }, " with a null pointer, expected memory.");
   check_dtype(c.op, "q_scale", scale, {DType::kFloat32});
   check_device(c.op, "q_scale", scale, c.q.device());
 }
@@ -165,8 +168,9 @@ void check_paged_attention(const PagedAttentionArgs& args) {
   check_query(c);
   check_shape(c.op, "k_cache", c.k, {kAnySize, kAnySize, kAnySize, c.q.size(2)});
   check_shape(c.op, "v_cache", c.v, {c.k.size(0), c.k.size(1), c.k.size(2), c.k.size(3)});
-  check_supported(page_size_supported(c.k.size(1)), c.op, ": page_size is ", c.k.size(1),
-                  ", expected ", supported_page_sizes_text(), ".");
+  check_supported(
+      page_size_supported(c.k.size(1)), c.op, ": page_size is ", c.k.size(1), ", expected ",
+      [&] { return supported_page_sizes_text(); }, ".");
   check_outputs(c);
   check_keys_and_values(c);
   check_shape(c.op, "kv_lens", args.kv_lens, {kAnySize});
@@ -198,8 +202,10 @@ void check_packed_attention(const PackedAttentionArgs& args) {
   check_outputs(c);
   check_keys_and_values(c);
   check_shape(c.op, "cu_seqlens_k", args.cu_seqlens_k, {kAnySize});
-  check(args.cu_seqlens_k.size(0) >= 1, c.op, ": cu_seqlens_k is ", to_string(args.cu_seqlens_k),
-        ", expected one entry more than there are requests.");
+  check(
+      args.cu_seqlens_k.size(0) >= 1, c.op, ": cu_seqlens_k is ",
+      [&] { return to_string(args.cu_seqlens_k); },
+      ", expected one entry more than there are requests.");
   check_index_tensor(c, "cu_seqlens_k", args.cu_seqlens_k);
   check_cu_seqlens_q(c, args.cu_seqlens_k.size(0) - 1);
   check_options(c);

@@ -95,8 +95,9 @@ PlanView view(const Tensor& plan) {
   ops::check_dtype(kOp, "plan", plan, {DType::kInt32});
   check(plan.is_contiguous(), kOp, ": plan has stride ", plan.stride(0),
         ", expected a contiguous tensor.");
-  check(plan.device().type == DeviceType::kCpu, kOp, ": plan is on ", to_string(plan.device()),
-        ", expected cpu.");
+  check(
+      plan.device().type == DeviceType::kCpu, kOp, ": plan is on ",
+      [&] { return to_string(plan.device()); }, ", expected cpu.");
   check(plan.size(0) >= kHeaderWords, kOp, ": the tensor has ", plan.size(0),
         " words and holds no plan. Fill it by make_plan.");
   const auto* words = plan.data_as<const std::int32_t>();
@@ -124,8 +125,10 @@ PlanView view_for(const Tensor& plan, const AttentionGroup& group, const Tensor&
                   const Tensor& kv_lens, std::int64_t fixed_split) {
   const PlanView result = view(plan);
   const AttentionGroup made_for = group_of(*result.header);
-  check(made_for == group, "plan: it was made for ", to_string(made_for), "; this call has ",
-        to_string(group), ". Make a plan for each group of like layers.");
+  check(
+      made_for == group, "plan: it was made for ", [&] { return to_string(made_for); },
+      "; this call has ", [&] { return to_string(group); },
+      ". Make a plan for each group of like layers.");
   check(fixed_split < 0 || result.header->fixed_split == int32_split(fixed_split),
         "plan: it was made with fixed_split ", result.header->fixed_split, ", this call has ",
         fixed_split, ". Give both the same.");
@@ -156,7 +159,7 @@ namespace {
 void check_group(const char* op, const AttentionGroup& group) {
   check(
       group.num_q_heads > 0 && group.num_kv_heads > 0 && group.head_dim > 0 && group.page_size >= 0,
-      op, ": the group is ", to_string(group), ", expected sizes above 0.");
+      op, ": the group is ", [&] { return to_string(group); }, ", expected sizes above 0.");
   check(group.num_q_heads % group.num_kv_heads == 0, op, ": ", group.num_q_heads,
         " query heads are no ", "multiple of ", group.num_kv_heads, " KV heads.");
   check(!group.window || *group.window >= 1, op, ": window is ", group.window.value_or(0),

@@ -223,5 +223,16 @@ int cuMemFreeAsync(DevicePointer memory, Stream) {
   note("free");
   return 0;
 }
+int cuMemAlloc_v2(DevicePointer* memory, std::size_t bytes) {
+  note("buffer ", bytes);
+  const int result = result_of("cuMemAlloc_v2");
+  if (result == 0) *memory = address(std::malloc(bytes));
+  return result;
+}
+int cuMemFree_v2(DevicePointer memory) {
+  std::free(pointer(memory));
+  note("free buffer");
+  return 0;
+}
 
 }  // extern "C"

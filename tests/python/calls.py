@@ -96,4 +96,5 @@ def cast(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def strided(tensor: torch.Tensor) -> torch.Tensor:
     """The same shape, with every second element of the last dim."""
-    return torch.zeros(*tensor.shape[:-1], 2 * tensor.shape[-1], dtype=tensor.dtype)[..., ::2]
+    shape = (*tensor.shape[:-1], 2 * tensor.shape[-1])
+    return tensor.new_zeros(shape)[..., ::2]

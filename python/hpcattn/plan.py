@@ -72,7 +72,17 @@ class AttentionGroup:
         )
 
     def _as_arguments(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        # Spelled out: a loop over the fields costs more than the operator's checks.
+        return {
+            "num_q_heads": self.num_q_heads,
+            "num_kv_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "page_size": self.page_size,
+            "q_dtype": self.q_dtype,
+            "kv_dtype": self.kv_dtype,
+            "causal": self.causal,
+            "window": self.window,
+        }
 
 
 def plan_words(

@@ -35,12 +35,13 @@ void check_shape(std::string_view op, std::string_view arg, const Tensor& tensor
                  std::initializer_list<std::int64_t> sizes) {
   // Texts are made where something is wrong alone: they cost more than a call of one decode row.
   if (tensor.defined() && shape_matches(tensor, sizes) && tensor.data() != nullptr) return;
-  check(tensor.defined(), op, ": ", arg, " is not given, expected a tensor ", shape_text(sizes),
+  const auto shape = [&] { return shape_text(sizes); };
+  const auto found = [&] { return to_string(tensor); };
+  check(tensor.defined(), op, ": ", arg, " is not given, expected a tensor ", shape, ".");
+  check(shape_matches(tensor, sizes), op, ": ", arg, " is ", found, ", expected shape ", shape,
         ".");
-  check(shape_matches(tensor, sizes), op, ": ", arg, " is ", to_string(tensor), ", expected shape ",
-        shape_text(sizes), ".");
-  check(tensor.data() != nullptr || tensor.num_elements() == 0, op, ": ", arg, " is ",
-        to_string(tensor), " with a null pointer, expected memory.");
+  check(tensor.data() != nullptr || tensor.num_elements() == 0, op, ": ", arg, " is ", found,
+        " with a null pointer, expected memory.");
 }
 
 void check_dtype(std::string_view op, std::string_view arg, const Tensor& tensor,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
@@ -148,16 +149,22 @@ def _make_ring(
     read_index: Tensor,
 ) -> RingStep:
     device = write_index.device
-    q_lens = cu_seqlens_q.diff().tolist()
-    kv_lens = cu_seqlens_k.diff().tolist()
-    q_starts = cu_seqlens_q.tolist()
+    # One transfer from a GPU: it waits for the stream.
+    ends = cu_seqlens_q.numel()
+    read_back = torch.cat([cu_seqlens_q, cu_seqlens_k, write_index]).tolist()
+    q_starts, kv_starts, written = (
+        read_back[:ends],
+        read_back[ends : 2 * ends],
+        read_back[2 * ends :],
+    )
+    q_lens = [end - start for start, end in pairwise(q_starts)]
+    kv_lens = [end - start for start, end in pairwise(kv_starts)]
     decodes = [request for request, q_len in enumerate(q_lens) if q_len == 1]
 
     # A ring's pages, in its order, are those of the one request that owns the page written now.
-    written = write_index[[q_starts[request] for request in decodes]] // cache.block_size
     owned = cache.group_cache_managers[group_idx].block_table.values()
     owner = {page: pages for pages in owned for page in pages}
-    rings = [owner[page] for page in written.tolist()]
+    rings = [owner[written[q_starts[request]] // cache.block_size] for request in decodes]
     page_table = torch.full((len(rings), max(map(len, rings), default=0)), -1, dtype=torch.int32)
     for row, ring in enumerate(rings):
         page_table[row, : len(ring)] = torch.tensor(ring, dtype=torch.int32)

@@ -49,11 +49,12 @@ bool is_encoder(AttentionType type) {
 
 /// One row for each row of a query that an earlier call of this step left, if it did.
 void check_result_fits(const PrologueResult& result, const HpcAttentionForwardArgs& args) {
-  check(result.query == args.query.data() && result.num_tokens == args.query.size(0), kOp,
-        ": the prologue of layer '", args.layer->name, "' made a query of ", result.num_tokens,
-        " tokens, and this query is ", to_string(args.query),
-        result.query == args.query.data() ? "" : " in other memory",
-        ". Pass the prologue's out_q on as it is.");
+  check(
+      result.query == args.query.data() && result.num_tokens == args.query.size(0), kOp,
+      ": the prologue of layer '", args.layer->name, "' made a query of ", result.num_tokens,
+      " tokens, and this query is ", [&] { return to_string(args.query); },
+      result.query == args.query.data() ? "" : " in other memory",
+      ". Pass the prologue's out_q on as it is.");
   check(!result.kv_written || result.kv_cache == args.kv_cache.data(), kOp,
         ": the prologue of layer '", args.layer->name,
         "' wrote another cache than kv_cache. Give both the same one.");
@@ -107,9 +108,11 @@ void HpcAttentionImpl::forward(const HpcAttentionForwardArgs& args,
     ops::check_shape(kOp, "value", args.value,
                      {args.key.size(0), options_.num_kv_heads, options_.head_size});
   }
-  check(is_fp8(args.output.dtype()) == args.output_scale.defined(), kOp, ": output is ",
-        name(args.output.dtype()), " and output_scale is ", to_string(args.output_scale),
-        ", expected a scale for a float8 output and for no other.");
+  check(
+      is_fp8(args.output.dtype()) == args.output_scale.defined(), kOp, ": output is ",
+      name(args.output.dtype()), " and output_scale is ",
+      [&] { return to_string(args.output_scale); },
+      ", expected a scale for a float8 output and for no other.");
   if (is_encoder(options_.attention_type)) {
     encode(args, execution);
   } else {
@@ -204,9 +207,11 @@ AttentionOptions HpcAttentionImpl::attention_options(const HpcAttentionForwardAr
                            .causal = causal,
                            .window = options_.sliding_window,
                            .softcap = options_.logits_soft_cap.value_or(0.0)};
-  check(!slopes_.defined() || slopes_.device() == args.output.device(), kOp,
-        ": the ALiBi slopes are on ", to_string(slopes_.device()), " and output is on ",
-        to_string(args.output.device()), ". Give HpcAttentionImplOptions::device as that.");
+  check(
+      !slopes_.defined() || slopes_.device() == args.output.device(), kOp,
+      ": the ALiBi slopes are on ", [&] { return to_string(slopes_.device()); },
+      " and output is on ", [&] { return to_string(args.output.device()); },
+      ". Give HpcAttentionImplOptions::device as that.");
   options.alibi_slopes = slopes_;
   options.sinks = options_.sinks;
   options.out_scale = args.output_scale;

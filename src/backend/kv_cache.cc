@@ -34,16 +34,18 @@ KvCacheViews split_kv_cache(const Tensor& kv_cache, std::int64_t num_kv_heads,
                      kv_cache.device());
 
   if (cache.rank() == 5) {
-    check(cache.size(1) == 2 && cache.size(3) == num_kv_heads && cache.size(4) == head_dim,
-          "split_kv_cache: kv_cache is ", to_string(kv_cache),
-          ", expected [num_pages, 2, page_size, ", num_kv_heads, ", ", head_dim, "].");
+    check(
+        cache.size(1) == 2 && cache.size(3) == num_kv_heads && cache.size(4) == head_dim,
+        "split_kv_cache: kv_cache is ", [&] { return to_string(kv_cache); },
+        ", expected [num_pages, 2, page_size, ", num_kv_heads, ", ", head_dim, "].");
     return {.k = cache.select(1, 0), .v = cache.select(1, 1)};
   }
 
-  check(cache.rank() == 4 && cache.size(1) == num_kv_heads && cache.size(3) == 2 * head_dim,
-        "split_kv_cache: kv_cache is ", to_string(kv_cache),
-        ", expected [num_pages, 2, page_size, ", num_kv_heads, ", ", head_dim, "] or [num_pages, ",
-        num_kv_heads, ", page_size, ", 2 * head_dim, "].");
+  check(
+      cache.rank() == 4 && cache.size(1) == num_kv_heads && cache.size(3) == 2 * head_dim,
+      "split_kv_cache: kv_cache is ", [&] { return to_string(kv_cache); },
+      ", expected [num_pages, 2, page_size, ", num_kv_heads, ", ", head_dim, "] or [num_pages, ",
+      num_kv_heads, ", page_size, ", 2 * head_dim, "].");
   const std::int64_t sizes[] = {cache.size(0), cache.size(2), cache.size(1), cache.size(3)};
   const std::int64_t strides[] = {cache.stride(0), cache.stride(2), cache.stride(1),
                                   cache.stride(3)};

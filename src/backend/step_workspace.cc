@@ -13,8 +13,9 @@ StepWorkspace::StepWorkspace(const Tensor& q_scales) : q_scales_(q_scales) {
   ops::check_shape("StepWorkspace", "q_scales", q_scales,
                    {ops::kAnySize, ops::kAnySize, ops::kAnySize});
   ops::check_dtype("StepWorkspace", "q_scales", q_scales, {DType::kFloat32});
-  check(q_scales.is_contiguous(), "StepWorkspace: q_scales is ", to_string(q_scales),
-        " with gaps, expected contiguous memory.");
+  check(
+      q_scales.is_contiguous(), "StepWorkspace: q_scales is ", [&] { return to_string(q_scales); },
+      " with gaps, expected contiguous memory.");
 }
 
 std::uint64_t StepWorkspace::begin_step() {
@@ -29,11 +30,12 @@ Tensor StepWorkspace::reserve_q_scale(std::string_view layer, std::uint64_t step
       q_scales_.defined(), "StepWorkspace: layer '", layer,
       "' asks for room for Q scales, and the workspace was made without. Give it q_scales [num_slots, "
       "max_tokens, max_q_heads].");
-  check(num_tokens >= 0 && num_tokens <= q_scales_.size(1) && num_q_heads >= 0 &&
-            num_q_heads <= q_scales_.size(2),
-        "StepWorkspace: layer '", layer, "' asks for Q scales of [", num_tokens, ", ", num_q_heads,
-        "], and q_scales is ", to_string(q_scales_),
-        ", expected at least as many tokens and heads.");
+  check(
+      num_tokens >= 0 && num_tokens <= q_scales_.size(1) && num_q_heads >= 0 &&
+          num_q_heads <= q_scales_.size(2),
+      "StepWorkspace: layer '", layer, "' asks for Q scales of [", num_tokens, ", ", num_q_heads,
+      "], and q_scales is ", [&] { return to_string(q_scales_); },
+      ", expected at least as many tokens and heads.");
   Entry* entry = find(layer);
   check(entry == nullptr || !entry->has_result, "StepWorkspace: the last result of layer '", layer,
         "' in step ", step, " waits for its attention.");

@@ -55,7 +55,7 @@ failed=()
 begin=$SECONDS
 
 say "hpcattn $(sed -n 's/^project(hpcattn VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt), GPU tests, $(date -u +'%Y-%m-%d %H:%M UTC')"
-say "commit: $(git rev-parse --short HEAD 2>/dev/null || echo unknown)$(git diff --quiet HEAD 2>/dev/null || echo ', changed')"
+say "commit: ${HPCATTN_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)$(git diff --quiet HEAD 2>/dev/null || echo ', changed')}"
 say "GPU, memory, driver: $(nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader | head -n 1)"
 # No paths of this machine: the log is kept in the repository.
 say "libnvrtc: $(basename "${HPCATTN_NVRTC:-of the system}")"

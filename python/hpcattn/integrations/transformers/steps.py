@@ -68,14 +68,17 @@ class RingStep(GroupStep):
 class _Steps:
     """The groups' steps that were made for one batch."""
 
-    def __init__(self, batch: Tensor) -> None:
+    def __init__(self, batch: Tensor, capturing: bool) -> None:
         self.batch = ref(batch)
         self.version = batch._version
+        self.capturing = capturing
         self.groups: dict[int, GroupStep] = {}
 
-    def is_of(self, batch: Tensor) -> bool:
-        # Transformers refills the tensor below each step's view, which raises the version.
-        return self.batch() is batch and self.version == batch._version
+    def is_of(self, batch: Tensor, capturing: bool) -> bool:
+        # Transformers refills the tensor below each step's view, which raises the version. A graph
+        # is captured after a run of the same batch, and must make its own at each replay.
+        same = self.batch() is batch and self.version == batch._version
+        return same and self.capturing == capturing
 
 
 _latest: WeakKeyDictionary[PagedAttentionCache, _Steps] = WeakKeyDictionary()
@@ -93,13 +96,18 @@ def step_of(cache: PagedAttentionCache, layer_idx: int, args: Mapping[str, Any])
     if cu_seqlens_q.is_inference():
         # Such a tensor has no version, by which a refilled one could be told.
         return _make(cache, layer_idx, args)
+    capturing = _is_capturing(cu_seqlens_q)
     steps = _latest.get(cache)
-    if steps is None or not steps.is_of(cu_seqlens_q):
-        steps = _latest[cache] = _Steps(cu_seqlens_q)
+    if steps is None or not steps.is_of(cu_seqlens_q, capturing):
+        steps = _latest[cache] = _Steps(cu_seqlens_q, capturing)
     group_idx, _ = cache.layer_index_to_group_indices[layer_idx]
     if group_idx not in steps.groups:
         steps.groups[group_idx] = _make(cache, layer_idx, args)
     return steps.groups[group_idx]
+
+
+def _is_capturing(batch: Tensor) -> bool:
+    return batch.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _make(cache: PagedAttentionCache, layer_idx: int, args: Mapping[str, Any]) -> GroupStep:
@@ -112,6 +120,12 @@ def _make(cache: PagedAttentionCache, layer_idx: int, args: Mapping[str, Any]) -
     write_index, read_index = args["write_index"][group_idx], args["read_index"][group_idx]
     slots = torch.where(write_index >= cache.write_trash_index, -1, write_index)
     if is_ring:
+        if _is_capturing(cu_seqlens_q):
+            raise NotImplementedError(
+                "hpcattn: a sliding-window layer reads the step's lengths on the host, which is not"
+                " possible within a CUDA graph. Pass"
+                " ContinuousBatchingConfig(use_cuda_graph=False), which is the default."
+            )
         return _make_ring(
             cache, group_idx, window, cu_seqlens_q, cu_seqlens_k, slots, write_index, read_index
         )

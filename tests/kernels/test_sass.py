@@ -32,7 +32,7 @@ def cubins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder: Path = tmp_path_factory.mktemp(request.param)
     every = EVERY_OF_SM_90A if request.param == "sm_90a" else EVERY
     found = []
-    for family in ("attention", "plan", "store", "rope", "merge"):
+    for family in ("attention", "plan", "step", "store", "rope", "merge"):
         step = 1 if LONG else every.get(family, 1)
         options = ["--family", family, "--every", str(step)]
         found += compile_variants(tool, nvrtc, request.param, folder, options)

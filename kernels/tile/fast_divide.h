@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Division by a number that is known at launch: a multiply and a shift in place of some 20
-// instructions. (Granlund and Montgomery, Division by Invariant Integers using Multiplication, 1994.)
+// instructions. (Granlund and Montgomery, Division by Invariant Integers using Multiplication,
+// 1994.)
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "hpcattn/dtype_id.h"
+#include "kernels/generic/attention/fragments.h"
 #include "src/plan/device_layout.h"
 
 namespace hpcattn {
@@ -74,12 +75,10 @@ struct AttentionLayout {
 };
 
 constexpr AttentionLayout attention_layout(const AttentionSpec& spec) {
-  // An odd number of 16-byte units a row: eight rows at the same column lie in unlike banks.
-  const auto padded = [](int row_bytes) { return (row_bytes / 16 | 1) * 16; };
   const plan::TileRows rows = plan::tile_rows(spec.head_dim);
   AttentionLayout layout;
-  layout.q_stride = padded(spec.head_dim * 2);
-  layout.kv_stride = padded(spec.head_dim * static_cast<int>(size_bytes(spec.kv_dtype)));
+  layout.q_stride = padded_row_bytes(spec.head_dim * 2);
+  layout.kv_stride = padded_row_bytes(spec.head_dim * static_cast<int>(size_bytes(spec.kv_dtype)));
   layout.fixed_bytes = (AttentionLayout::kStateBytes + AttentionLayout::info_bytes(rows.wide) +
                         AttentionLayout::kPagesBytes + AttentionLayout::kReduceBytes + 15) /
                        16 * 16;

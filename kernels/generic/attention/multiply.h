@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two products of a tile, Q K^T and P V, by mma of 16-bit numbers. FP8 tiles are widened on
 // their way from shared memory to registers. There, the order of a contraction is free as long as
-// both sides agree, and so is the place of an output column as long as the epilogue knows it:
-//
-//   fp8 K: a lane's four bytes are dims 4t .. 4t + 3; they stand for k = 2t, 2t+1, 2t+8, 2t+9, and
-//   q is
-//          stored in that order (query.h).
-//   fp8 V: no instruction below sm_100 transposes bytes, so pairs of dims are transposed as 16-bit
-//          elements and then taken apart: of each two column tiles one has the even, one the odd
-//          dims.
+// both sides agree, and so is the place of an output column as long as the epilogue knows it;
+// fragments.h has both maps. Of fp8 K, a lane's four bytes are neighbouring dims, and q is stored
+// in their order (query.h). Of fp8 V, pairs of dims are transposed as 16-bit elements and then
+// taken apart, since no instruction below sm_100 transposes bytes: of each two column tiles one has
+// the even, one the odd dims.
 #pragma once
 
 #include <cstdint>
@@ -103,14 +100,14 @@ struct Multiply {
     const int t = lane % 4;
     HPCATTN_UNROLL
     for (int n = 0; n < kDimTiles; n += 2) {
-      const float* even = &row[n][2 * half];
-      const float* odd = &row[n + 1][2 * half];
+      const float* first = &row[n][2 * half];
+      const float* second = &row[n + 1][2 * half];
       if constexpr (kFp8) {
-        visit(8 * n + 4 * t, even[0], odd[0]);
-        visit(8 * n + 4 * t + 2, even[1], odd[1]);
+        visit(output_dim(n, 2 * t, true), first[0], second[0]);
+        visit(output_dim(n, 2 * t + 1, true), first[1], second[1]);
       } else {
-        visit(8 * n + 2 * t, even[0], even[1]);
-        visit(8 * n + 8 + 2 * t, odd[0], odd[1]);
+        visit(output_dim(n, 2 * t, false), first[0], first[1]);
+        visit(output_dim(n + 1, 2 * t, false), second[0], second[1]);
       }
     }
   }

@@ -78,17 +78,14 @@ inline void load_query_unit(const AttentionParams& p, std::int64_t element,
   }
 }
 
-/// Eight elements of a row of q to shared memory. With fp8 K in the order of its dims (multiply.h):
-/// pairs 0, 1, 2, .. 7 of a block of 16 dims go to places 0, 4, 1, 5, 2, 6, 3, 7.
+/// Eight elements of a row of q to shared memory; with fp8 K in the order of its dims
+/// (fragments.h).
 template <AttentionSpec kSpec>
 inline void store_query_unit(const std::uint32_t (&pairs)[4], int unit, char* row) {
   if constexpr (is_fp8(kSpec.kv_dtype)) {
     auto* block = reinterpret_cast<std::uint32_t*>(row + unit / 2 * 32);
-    const int first = unit % 2 * 2;
-    block[first] = pairs[0];
-    block[first + 4] = pairs[1];
-    block[first + 1] = pairs[2];
-    block[first + 5] = pairs[3];
+    HPCATTN_UNROLL
+    for (int i = 0; i < 4; ++i) block[fp8_place_of_pair(unit % 2 * 4 + i)] = pairs[i];
   } else {
     *reinterpret_cast<uint4*>(row + unit * 16) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
   }

@@ -93,7 +93,8 @@ class Report:
         num_pages: Pages of the cache.
         peak_pages: Most pages in use at a step.
         calls: Calls that reached hpcattn, by operator.
-        kernels: Tasks that each kernel answered.
+        kernels: Tasks that each kernel answered, on a GPU its launches.
+        compilations: Kernels compiled meanwhile; 0 after `hpcattn.prepare`.
     """
 
     completions: list[Completion]
@@ -104,6 +105,7 @@ class Report:
     peak_pages: int
     calls: dict[str, int]
     kernels: dict[str, int]
+    compilations: int = 0
 
     @property
     def new_tokens(self) -> int:
@@ -199,6 +201,7 @@ def generate(
     )
     model.model.set_attn_implementation(_ATTENTION)
     hpcattn.reset_call_counts()
+    compilations = hpcattn.compilations()
     peak = _PeakPages(model.model)
     try:
         run = _run(model, inputs, options, batching, on_token or (lambda *_: None))
@@ -217,6 +220,7 @@ def generate(
         peak_pages=peak.pages,
         calls={name: count for name, count in hpcattn.call_counts().items() if count},
         kernels={name: count for name, count in hpcattn.kernels().items() if count},
+        compilations=hpcattn.compilations() - compilations,
     )
 
 

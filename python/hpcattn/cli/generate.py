@@ -109,6 +109,14 @@ def generate(
         )
     err = shell.err()
     loaded = models.load(model, dtype=parsed, device=place, note=err.print)
+    if place.type == "cuda":
+        from hpcattn._prepare import prepare
+
+        prepared = prepare(loaded.model, progress=not json_output)
+        err.print(
+            f"{len(prepared.kernels)} kernels ready in {prepared.seconds:.1f} s,"
+            f" {prepared.compiled} of them compiled"
+        )
     if stream is None:
         stream = len(texts) == 1
     if stream:
@@ -242,6 +250,7 @@ def _document(
         "peak_pages": max(report.peak_pages for report in reports),
         "calls": _added(report.calls for report in reports),
         "kernels": _added(report.kernels for report in reports),
+        "compilations": sum(report.compilations for report in reports),
     }
     if comparisons:
         compared_seconds = sum(c.seconds for c in comparisons)
@@ -282,6 +291,8 @@ def _print_summary(document: dict[str, Any], err: Console) -> None:
     )
     err.print(f"calls that reached hpcattn: {_counts_text(document['calls'])}")
     err.print(f"kernels that answered: {_counts_text(document['kernels'])}")
+    if document["device"] != "cpu":
+        err.print(f"kernels compiled meanwhile: {document['compilations']}")
     comparison = document.get("compare")
     if comparison is None:
         return

@@ -229,7 +229,7 @@ class _shown:  # noqa: N801  # reads as a word where it is used
                 from hpcattn.cli.progress import PrepareBar
             except ImportError:  # without rich
                 return lambda *_: None
-            self._bar = PrepareBar()
+            self._bar = PrepareBar(lines=False)
             bar: Progress = self._bar.__enter__()
             return bar
         return lambda *_: None

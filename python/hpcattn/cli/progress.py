@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 class PrepareBar:
     """Shows which kernel is ready, and how many are left; called with each."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, lines: bool = True) -> None:
         """Prepares the bar.
 
         Args:
             quiet: Show nothing.
+            lines: Where there is no terminal, show a line a kernel.
         """
         self._console = shell.err()
-        self._quiet = quiet
+        self._lines = lines and not quiet
         self._bar: Progress | None = None
         if self._console.is_terminal and not quiet:
             self._bar = Progress(
@@ -43,7 +44,7 @@ class PrepareBar:
         """`kernel` is ready, as number `done` of `total`."""
         if self._bar is not None:
             self._bar.update(self._task, total=total, completed=done, description=kernel.name)
-        elif not self._quiet:
+        elif self._lines:
             how = "compiled" if kernel.compiled else "found"
             self._console.print(f"[{done}/{total}] {kernel.name}: {how}, {kernel.seconds:.1f} s")
 

@@ -63,4 +63,11 @@ inline void ldmatrix(std::uint32_t (&r)[kMatrices], std::uint32_t shared) {
   }
 }
 
+/// An 8 x 8 matrix of b16 elements, transposed: a lane gives and gets columns 2t, 2t + 1 of row g.
+inline std::uint32_t transpose_8x8(std::uint32_t pair) {
+  std::uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(transposed) : "r"(pair));
+  return transposed;
+}
+
 }  // namespace hpcattn::ptx

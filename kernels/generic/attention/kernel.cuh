@@ -234,6 +234,17 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
   return done;
 }
 
+/// The plan was made of the lengths that the call has; else reports it.
+inline bool task_fits(const AttentionParams& p, const plan::Task& task) {
+  if (p.kv_lens == nullptr) return true;
+  const int kv_len = p.kv_lens[task.request * p.kv_lens_stride];
+  if (kv_len == task.kv_len) return true;
+  if (threadIdx.x == 0) {
+    report_fault(p.fault, FaultKind::kPlanBatch, task.request, task.kv_len, kv_len);
+  }
+  return false;
+}
+
 template <AttentionSpec kSpec>
 inline void attention(const AttentionParams& p) {
   using Config = AttentionConfig<kSpec>;
@@ -242,15 +253,7 @@ inline void attention(const AttentionParams& p) {
   const std::int32_t* const begin = p.plan + p.layout.worker_begin();
   for (int i = begin[blockIdx.x]; i < begin[blockIdx.x + 1]; ++i) {
     const plan::Task task = load_task(p, i);
-    if (p.kv_lens != nullptr) {
-      const int kv_len = p.kv_lens[task.request * p.kv_lens_stride];
-      if (kv_len != task.kv_len) {
-        if (threadIdx.x == 0) {
-          report_fault(p.fault, FaultKind::kPlanBatch, task.request, task.kv_len, kv_len);
-        }
-        continue;
-      }
-    }
+    if (!task_fits(p, task)) continue;
     if (task.row_end - task.row_begin <= Config::kNarrow.rows()) {
       i = run_task<kSpec, Config::kNarrow>(p, i, shared);
     } else {

@@ -307,7 +307,7 @@ def test_copies_too_large_for_memory_are_left_out(monkeypatch):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--device", "cuda"], "--device cuda: this version of hpcattn computes on the CPU alone"),
+        (["--device", "tpu"], "--device tpu: expected cpu, cuda or cuda:1 and the like"),
         (["--suite", "huge"], "--suite huge: expected standard or full"),
         (["--decode", "16*2K"], "'16*2K' can not be read"),
         (["--decode", "2x40", "--heads", "5:2"], "5 query heads over 2 KV heads"),

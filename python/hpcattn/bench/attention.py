@@ -50,42 +50,50 @@ class _Uniform:
 class AttentionBench:
     """The tensors of one case, what to time on them, and the check of our answer."""
 
-    def __init__(self, case: AttentionCase, seed: int = 0) -> None:
+    def __init__(
+        self, case: AttentionCase, seed: int = 0, device: torch.device | None = None
+    ) -> None:
         """Fills the pages and the contiguous copies.
 
         Args:
             case: The shape.
             seed: Of all random values.
+            device: Where the tensors lie; None: the CPU.
         """
         self.case = case
+        self.device = device or torch.device("cpu")
         self.skipped: dict[str, str] = {}
-        generator = torch.Generator().manual_seed(seed)
+        # Of our call, where they are made beforehand.
+        self.out: torch.Tensor | None = None
+        self.plan: torch.Tensor | None = None
+        device = self.device
+        generator = torch.Generator(device).manual_seed(seed)
         heads, batch = case.heads, case.batch
         dtype: torch.dtype = getattr(torch, DTYPES[case.dtype])
         kv_dtype: torch.dtype = getattr(torch, DTYPES[case.kv_dtype])
         fp8 = case.kv_dtype.startswith("float8")
         self.scale = 1.0 / math.sqrt(heads.head_dim)
-        self.k_scale = torch.tensor([0.02]) if fp8 else None
-        self.v_scale = torch.tensor([0.02]) if fp8 else None
+        self.k_scale = torch.tensor([0.02], device=device) if fp8 else None
+        self.v_scale = torch.tensor([0.02], device=device) if fp8 else None
 
         counts = [-(-kv_len // case.page_size) for kv_len in batch.kv_lens]
-        order = torch.randperm(sum(counts), generator=generator).to(torch.int32)
-        self.page_table = torch.full((batch.num_requests, max(counts)), -1, dtype=torch.int32)
+        order = torch.randperm(sum(counts), generator=generator, device=device).to(torch.int32)
+        shape = (batch.num_requests, max(counts))
+        self.page_table = torch.full(shape, -1, dtype=torch.int32, device=device)
         start = 0
         for request, count in enumerate(counts):
             self.page_table[request, :count] = order[start : start + count]
             start += count
         self.k_cache = self._empty_cache(len(order), kv_dtype)
         self.v_cache = self._empty_cache(len(order), kv_dtype)
-        self.q = torch.randn(
-            batch.num_tokens, heads.num_q_heads, heads.head_dim, generator=generator
-        ).to(dtype)
-        self.cu_seqlens_q = torch.tensor(batch.cu_seqlens_q(), dtype=torch.int32)
-        self.kv_lens = torch.tensor(batch.kv_lens, dtype=torch.int32)
+        q_shape = (batch.num_tokens, heads.num_q_heads, heads.head_dim)
+        self.q = torch.randn(q_shape, generator=generator, device=device).to(dtype)
+        self.cu_seqlens_q = torch.tensor(batch.cu_seqlens_q(), dtype=torch.int32, device=device)
+        self.kv_lens = torch.tensor(batch.kv_lens, dtype=torch.int32, device=device)
         for request, kv_len in enumerate(batch.kv_lens):
             for cache, cache_scale in ((self.k_cache, self.k_scale), (self.v_cache, self.v_scale)):
-                shape = (kv_len, heads.num_kv_heads, heads.head_dim)
-                values = torch.randn(shape, generator=generator)
+                tokens = (kv_len, heads.num_kv_heads, heads.head_dim)
+                values = torch.randn(tokens, generator=generator, device=device)
                 stored = (values / cache_scale if cache_scale is not None else values).to(kv_dtype)
                 self._fill(cache, request, stored)
         self._uniform = [self._make_uniform(key) for key in self._uniform_keys()]
@@ -93,7 +101,7 @@ class AttentionBench:
     def _empty_cache(self, num_pages: int, dtype: torch.dtype) -> torch.Tensor:
         """[num_pages, page_size, num_kv_heads, head_dim] of NaN: unused slots may hold anything."""
         case, heads = self.case, self.case.heads
-        nan = torch.full((1,), math.nan).to(dtype).view(torch.uint8)
+        nan = torch.full((1,), math.nan, device=self.device).to(dtype).view(torch.uint8)
         if case.layout == "HND":
             shape = (num_pages, heads.num_kv_heads, case.page_size, heads.head_dim)
         else:
@@ -105,9 +113,11 @@ class AttentionBench:
         """Writes a request's tokens into its pages, bytes as they are."""
         size = self.case.page_size
         raw, source = cache.view(torch.uint8), values.view(torch.uint8)
-        for index, first in enumerate(range(0, values.shape[0], size)):
-            part = source[first : first + size]
-            raw[int(self.page_table[request, index]), : part.shape[0]] = part
+        pages = self.page_table[request].to(torch.int64)
+        whole = values.shape[0] // size
+        raw[pages[:whole]] = source[: whole * size].view(whole, size, *source.shape[1:])
+        if rest := values.shape[0] - whole * size:
+            raw[int(pages[whole]), :rest] = source[whole * size :]
 
     def _uniform_keys(self) -> list[tuple[int, int]]:
         pairs = zip(self.case.batch.kv_lens, self.case.batch.rows, strict=True)
@@ -143,8 +153,8 @@ class AttentionBench:
         causal_flag = plain and rows == kv_len and rows > 1
         mask = None
         if rows > 1 and not causal_flag:
-            position = torch.arange(kv_len - rows, kv_len)[:, None]
-            column = torch.arange(first, kv_len)[None, :]
+            position = torch.arange(kv_len - rows, kv_len, device=self.device)[:, None]
+            column = torch.arange(first, kv_len, device=self.device)[None, :]
             mask = column <= position
             if case.window is not None:
                 mask &= column > position - case.window
@@ -163,6 +173,8 @@ class AttentionBench:
             window=self.case.window,
             k_scale=self.k_scale,
             v_scale=self.v_scale,
+            out=self.out,
+            plan=self.plan,
         )
         assert isinstance(out, torch.Tensor)  # return_lse was not asked for
         return out

@@ -129,6 +129,12 @@ class AttentionCase:
         return tokens * per_token * _SIZE_BYTES[self.kv_dtype]
 
     @property
+    def q_bytes(self) -> int:
+        """Bytes of q, and of the output."""
+        per_token = self.heads.num_q_heads * self.heads.head_dim * _SIZE_BYTES[self.dtype]
+        return self.batch.num_tokens * per_token
+
+    @property
     def flops(self) -> int:
         """Of both products, on visible pairs alone."""
         pairs = self.batch.pairs(window=self.window)
@@ -208,7 +214,65 @@ class RopeCase:
         }
 
 
-Case = AttentionCase | RopeCase
+@dataclass(frozen=True)
+class StoreCase:
+    """K and V of new tokens into pages, beside torch's index_copy_."""
+
+    num_tokens: int
+    heads: Heads = Heads()
+    page_size: int = 16
+    dtype: str = "bfloat16"
+
+    @property
+    def kind(self) -> str:
+        """The operator's name; reports sort by it."""
+        return "store_kv"
+
+    @property
+    def name(self) -> str:
+        """What tells this case from its neighbours."""
+        name = f"store_kv {show_count(self.num_tokens)} tokens {self.dtype}"
+        return name if self.heads == Heads() else f"{name} {self.heads.text}"
+
+    @property
+    def bytes_moved(self) -> int:
+        """K and V read once and written once."""
+        per_token = 2 * self.heads.num_kv_heads * self.heads.head_dim * _SIZE_BYTES[self.dtype]
+        return 2 * self.num_tokens * per_token
+
+    def params(self) -> dict[str, object]:
+        """For a JSON report."""
+        return {
+            "num_tokens": self.num_tokens,
+            "num_kv_heads": self.heads.num_kv_heads,
+            "head_dim": self.heads.head_dim,
+            "page_size": self.page_size,
+            "dtype": self.dtype,
+        }
+
+
+@dataclass(frozen=True)
+class PlanCase:
+    """The plan of a step alone."""
+
+    attention: AttentionCase
+
+    @property
+    def kind(self) -> str:
+        """Reports sort by it."""
+        return "plan"
+
+    @property
+    def name(self) -> str:
+        """What tells this case from its neighbours."""
+        return f"plan of {self.attention.name}"
+
+    def params(self) -> dict[str, object]:
+        """For a JSON report."""
+        return self.attention.params()
+
+
+Case = AttentionCase | RopeCase | StoreCase | PlanCase
 
 
 def standard_suite() -> list[Case]:
@@ -254,6 +318,50 @@ def full_suite() -> list[Case]:
     return _without_repeats(cases)
 
 
+# Of GPU cases: the geometry of a large model, and pages as engines on GPUs take them.
+_GPU_HEADS = Heads(64, 8, 128)
+_GPU_PAGE = 64
+
+
+def gpu_suite() -> list[Case]:
+    """The shapes that a GPU's bars are about, and every other operator of a step."""
+
+    def attention(batch: str, kv_dtype: str = "bfloat16") -> AttentionCase:
+        return AttentionCase(parse_batch(batch), _GPU_HEADS, _GPU_PAGE, kv_dtype=kv_dtype)
+
+    cases: list[Case] = []
+    # The last: three drafted tokens besides each request's own.
+    for batch in ("64x4K", "1x1K", "1x128K+31x4K", "64x4K:4"):
+        cases += [attention(batch, kv_dtype) for kv_dtype in ("bfloat16", "float8_e4m3")]
+    cases += [attention(batch) for batch in ("1x8K:8K", "1x2K:2K", "1x32K:32K", "16x512:512")]
+    # A decode step's rows, and a prefill's; pages beyond them would only take memory.
+    cases += [RopeCase(parse_batch(b), _GPU_HEADS, _GPU_PAGE) for b in ("256x128:1", "1x8K:8K")]
+    cases += [StoreCase(tokens, _GPU_HEADS, _GPU_PAGE) for tokens in (256, 8192)]
+    cases += [PlanCase(attention(batch)) for batch in ("64x4K", "1x128K+31x4K", "1x8K:8K")]
+    return cases
+
+
+def gpu_full_suite() -> list[Case]:
+    """The shapes of `gpu_suite`, then sweeps of context, batch, page size and geometry."""
+    cases = gpu_suite()
+    base = AttentionCase(parse_batch("64x4K"), _GPU_HEADS, _GPU_PAGE)
+    for context in ("1K", "2K", "4K", "8K", "16K", "32K"):
+        cases.append(replace(base, batch=parse_batch(f"32x{context}"), sweep="context"))
+    for count in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        cases.append(replace(base, batch=parse_batch(f"{count}x4K"), sweep="batch"))
+    cases += [replace(base, page_size=size, sweep="page") for size in (16, 32, 64, 128, 256)]
+    cases += [
+        replace(base, dtype="float16", kv_dtype="float16", sweep="dtype"),
+        replace(base, layout="HND", sweep="layout"),
+        replace(base, window=1024, sweep="window"),
+    ]
+    geometries = (Heads(8, 1), Heads(16, 2, 256), Heads(64, 8, 64), Heads(32, 32, 96))
+    for batch in ("64x4K", "1x8K:8K"):
+        steps = parse_batch(batch)
+        cases += [replace(base, batch=steps, heads=h, sweep="geometry") for h in geometries]
+    return _without_repeats(cases)
+
+
 def _without_repeats(cases: list[Case]) -> list[Case]:
     """Drops a case measured under the same name before, keeping the sweeps that it stands in."""
     kept: dict[str, Case] = {}
@@ -268,3 +376,4 @@ def _without_repeats(cases: list[Case]) -> list[Case]:
 
 
 SUITES = {"standard": standard_suite, "full": full_suite}
+GPU_SUITES = {"standard": gpu_suite, "full": gpu_full_suite}

@@ -76,8 +76,8 @@ def check_rows(bench: AttentionBench, out: torch.Tensor) -> CheckResult:
             continue
         q, k, v = bench.request(index)
         picked = sorted({*range(0, rows, step), rows - 1})
-        position = torch.tensor(picked)[:, None] + (k.shape[0] - rows)
-        column = torch.arange(k.shape[0])[None, :]
+        position = torch.tensor(picked, device=q.device)[:, None] + (k.shape[0] - rows)
+        column = torch.arange(k.shape[0], device=q.device)[None, :]
         visible = column <= position
         if case.window is not None:
             visible &= column > position - case.window

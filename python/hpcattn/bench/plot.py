@@ -163,8 +163,10 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
         else:
             axes.set_visible(False)
     machine, versions = report["machine"], report["versions"]
+    gpu = machine.get("gpu") or {}
+    where = gpu.get("name") or f"{machine['cpu']}, {report['settings']['threads']} threads"
     figure.suptitle(
-        f"{machine['cpu']}, {report['settings']['threads']} threads, torch {versions['torch']}, "
+        f"{where}, torch {versions['torch']}, "
         f"read bandwidth {report['ceilings']['read_bytes_per_s'] / 1e9:.0f} GB/s, "
         f"{report['date'][:10]}",
         fontsize="medium",

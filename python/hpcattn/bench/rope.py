@@ -27,52 +27,55 @@ _THETA = 10000.0
 class RopeBench:
     """The tensors of one case, what to time on them, and the check of our answer."""
 
-    def __init__(self, case: RopeCase, seed: int = 0) -> None:
+    def __init__(self, case: RopeCase, seed: int = 0, device: torch.device | None = None) -> None:
         """Draws q, k, v as views of one packed projection, and an empty cache.
 
         Args:
             case: The shape.
             seed: Of all random values.
+            device: Where the tensors lie; None: the CPU.
         """
         self.case = case
         self.skipped: dict[str, str] = {}
-        generator = torch.Generator().manual_seed(seed)
+        device = device or torch.device("cpu")
+        generator = torch.Generator(device).manual_seed(seed)
         heads, batch, size = case.heads, case.batch, case.page_size
         self.dtype: torch.dtype = getattr(torch, DTYPES[case.dtype])
         width = heads.num_q_heads + 2 * heads.num_kv_heads
-        packed = torch.randn(batch.num_tokens, width, heads.head_dim, generator=generator)
-        packed = packed.to(self.dtype)
+        shape: tuple[int, ...] = (batch.num_tokens, width, heads.head_dim)
+        packed = torch.randn(shape, generator=generator, device=device).to(self.dtype)
         self.q = packed[:, : heads.num_q_heads]
         self.k = packed[:, heads.num_q_heads : -heads.num_kv_heads]
         self.v = packed[:, -heads.num_kv_heads :]
-        self.q_weight = (1 + 0.1 * torch.randn(heads.head_dim, generator=generator)).to(self.dtype)
-        self.k_weight = (1 + 0.1 * torch.randn(heads.head_dim, generator=generator)).to(self.dtype)
+        noise = 0.1 * torch.randn(2, heads.head_dim, generator=generator, device=device)
+        self.q_weight, self.k_weight = (1 + noise).to(self.dtype).unbind()
 
         # The table as models keep it: cosines, then sines, float32.
         longest = max(batch.kv_lens)
         frequency = _THETA ** (-torch.arange(0, heads.head_dim, 2) / heads.head_dim)
         angle = torch.arange(longest)[:, None] * frequency[None, :]
-        self.cos_sin = torch.cat([angle.cos(), angle.sin()], dim=1).float()
+        self.cos_sin = torch.cat([angle.cos(), angle.sin()], dim=1).float().to(device)
 
         counts = [-(-kv_len // size) for kv_len in batch.kv_lens]
-        order = torch.randperm(sum(counts), generator=generator).to(torch.int32)
-        self.page_table = torch.full((batch.num_requests, max(counts)), -1, dtype=torch.int32)
+        order = torch.randperm(sum(counts), generator=generator, device=device).to(torch.int32)
+        table = torch.full((batch.num_requests, max(counts)), -1, dtype=torch.int32, device=device)
         start = 0
         for request, count in enumerate(counts):
-            self.page_table[request, :count] = order[start : start + count]
+            table[request, :count] = order[start : start + count]
             start += count
+        self.page_table = table
         shape = (sum(counts), size, heads.num_kv_heads, heads.head_dim)
-        self.k_cache = torch.zeros(shape, dtype=self.dtype)
-        self.v_cache = torch.zeros(shape, dtype=self.dtype)
-        self.cu_seqlens_q = torch.tensor(batch.cu_seqlens_q(), dtype=torch.int32)
-        self.kv_lens = torch.tensor(batch.kv_lens, dtype=torch.int32)
+        self.k_cache = torch.zeros(shape, dtype=self.dtype, device=device)
+        self.v_cache = torch.zeros(shape, dtype=self.dtype, device=device)
+        self.cu_seqlens_q = torch.tensor(batch.cu_seqlens_q(), dtype=torch.int32, device=device)
+        self.kv_lens = torch.tensor(batch.kv_lens, dtype=torch.int32, device=device)
         positions, slots = [], []
-        for request, (kv_len, rows) in enumerate(zip(batch.kv_lens, batch.rows, strict=True)):
+        for pages, kv_len, rows in zip(table.tolist(), batch.kv_lens, batch.rows, strict=True):
             for position in range(kv_len - rows, kv_len):
-                page = int(self.page_table[request, position // size])
                 positions.append(position)
-                slots.append(page * size + position % size)
-        self.positions, self.slots = torch.tensor(positions), torch.tensor(slots)
+                slots.append(pages[position // size] * size + position % size)
+        self.positions = torch.tensor(positions, device=device)
+        self.slots = torch.tensor(slots, device=device)
         # Models look these up once a step, for all layers: no part of a layer's time.
         self.cos, self.sin = self.cos_sin[self.positions].to(self.dtype)[:, None].chunk(2, dim=-1)
 

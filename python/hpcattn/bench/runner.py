@@ -69,15 +69,15 @@ def equal_threads(num_threads: int) -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-def _row(timing: Timing, num_bytes: int, flops: int, read_rate: float) -> dict[str, Any]:
+def row(timing: Timing, num_bytes: int, flops: int, read_rate: float) -> dict[str, Any]:
     """One contender of a case: its times and the rates that they give, by the median."""
-    row: dict[str, Any] = timing.to_dict()
+    found: dict[str, Any] = timing.to_dict()
     if num_bytes:
-        row["bytes_per_s"] = num_bytes / timing.median
-        row["share_of_read"] = row["bytes_per_s"] / read_rate
+        found["bytes_per_s"] = num_bytes / timing.median
+        found["share_of_read"] = found["bytes_per_s"] / read_rate
     if flops:
-        row["flops_per_s"] = flops / timing.median
-    return row
+        found["flops_per_s"] = flops / timing.median
+    return found
 
 
 class _Runner:
@@ -114,8 +114,10 @@ class _Runner:
                 return
             bench: attention.AttentionBench | rope.RopeBench
             bench = attention.AttentionBench(case, self.settings.seed)
-        else:
+        elif isinstance(case, RopeCase):
             bench = rope.RopeBench(case, self.settings.seed)
+        else:
+            raise NotImplementedError(f"{case.name} is measured on a GPU alone: --device cuda")
         result["check"] = bench.check().to_dict()
         contenders = bench.contenders()
         if case.kind == "decode":
@@ -142,7 +144,7 @@ class _Runner:
                 continue
             if isinstance(case, AttentionCase):
                 _finish_attention(case, result, timings, rate, self.read.num_bytes)
-            else:
+            elif isinstance(case, RopeCase):
                 _finish_rope(case, result, timings, rate)
             results.append(result)
         return results
@@ -158,7 +160,7 @@ def _finish_attention(
     own = {name: timing for name, timing in timings.items() if name != _READ}
     result["kv_bytes"], result["flops"] = case.kv_bytes, case.flops
     result["contenders"] = {
-        name: _row(timing, case.kv_bytes, case.flops, rate) for name, timing in own.items()
+        name: row(timing, case.kv_bytes, case.flops, rate) for name, timing in own.items()
     }
     ours = own[attention.OURS].median
     plain = {name: own[name].median for name in attention.SDPA_PLAIN if name in own}
@@ -167,7 +169,7 @@ def _finish_attention(
     result["speedups"] = {name: own[name].median / ours for name in own if name != attention.OURS}
     if _READ in timings:
         result["read_floor_s"] = case.kv_bytes / rate
-        result["read"] = _row(timings[_READ], read_bytes, 0, rate)
+        result["read"] = row(timings[_READ], read_bytes, 0, rate)
         # Of the best moment of the run, which is what the bar is about, and of the same moments.
         result["share_of_read"] = case.kv_bytes / ours / rate
         result["share_of_read_in_turns"] = case.kv_bytes / ours / result["read"]["bytes_per_s"]
@@ -178,10 +180,10 @@ def _finish_rope(
 ) -> None:
     result["bytes_moved"] = case.bytes_moved
     result["contenders"] = {
-        name: _row(timing, case.bytes_moved, 0, rate) for name, timing in timings.items()
+        name: row(timing, case.bytes_moved, 0, rate) for name, timing in timings.items()
     }
-    for row in result["contenders"].values():
-        del row["share_of_read"]  # half of these bytes are writes
+    for found in result["contenders"].values():
+        del found["share_of_read"]  # half of these bytes are writes
     ours = timings[rope.OURS].median
     result["speedups"] = {rope.UNFUSED: timings[rope.UNFUSED].median / ours}
     result["speedup_over_unfused"] = result["speedups"][rope.UNFUSED]

@@ -81,10 +81,22 @@ class Rotation:
         return order
 
 
+# Makes a call and tells its seconds.
+Timer = Callable[[Callable[[], object]], float]
+
+
+def host_seconds(call: Callable[[], object]) -> float:
+    """The time of a call by the host's clock."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
 def measure(
     contenders: Mapping[str, Callable[[], object]],
     effort: Effort,
     *,
+    timer: Timer = host_seconds,
     before_each: Callable[[], object] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> dict[str, Timing]:
@@ -93,6 +105,7 @@ def measure(
     Args:
         contenders: What to call, by name.
         effort: How many rounds.
+        timer: Makes a call and tells its seconds.
         before_each: Called before every timed call, outside its time; empties the caches.
         progress: Called with the share done, 0 to 1.
 
@@ -113,9 +126,7 @@ def measure(
         for name in rotation.next_round():
             if before_each is not None:
                 before_each()
-            start = time.perf_counter()
-            contenders[name]()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(timer(contenders[name]))
         spent = time.perf_counter() - began
         share = max((done + 1) / effort.max_rounds, spent / effort.seconds)
         share = min(share, (done + 1) / effort.min_rounds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bars that hpcattn sets itself on a CPU, and whether a run meets them."""
+"""The bars that hpcattn sets itself, and whether a run meets them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class Bar:
     figure: str  # a key of the case's result
     at_least: float
     text: str
+    gpu: str = ""  # in the name of the GPU that it is about; "": it is about CPUs
 
 
 _DECODE = "decode 16x2K"
@@ -29,6 +30,20 @@ BARS = (
     Bar(f"{_PREFILL} float32", "speedup_over_sdpa", 1.0, "times as fast as SDPA"),
     Bar(f"{_PREFILL} bfloat16", "speedup_over_sdpa", 1.0, "times as fast as SDPA"),
 )
+
+_LARGE = "bfloat16 64:8 heads of 128 page 64"
+
+GPU_BARS = (
+    Bar(f"decode 64x4K {_LARGE}", "bytes_per_s", 3.2e12, "of K and V", "H200"),
+    Bar(f"prefill 1x8K {_LARGE}", "flops_per_s", 300e12, "of visible pairs", "H200"),
+)
+
+# What a figure is shown in: its unit, how many of it a unit is, and digits.
+_UNITS = {
+    "share_of_read": ("%", 100.0, ".0f"),
+    "bytes_per_s": ("TB/s", 1e-12, ".2f"),
+    "flops_per_s": ("TFLOP/s", 1e-12, ".0f"),
+}
 
 
 @dataclass(frozen=True)
@@ -45,8 +60,10 @@ class Verdict:
     @property
     def line(self) -> str:
         """For a terminal: `met      decode 16x2K float32: 2.31 times as fast as SDPA (bar 2)`."""
-        if self.figure == "share_of_read":
-            value, bar = f"{100 * self.value:.0f} %", f"{100 * self.at_least:.0f} %"
+        if self.figure in _UNITS:
+            unit, scale, digits = _UNITS[self.figure]
+            value = f"{scale * self.value:{digits}} {unit}"
+            bar = f"{scale * self.at_least:g} {unit}"
         else:
             value, bar = f"{self.value:.2f}", f"{self.at_least:g}"
         word = "met" if self.met else "not met"
@@ -57,15 +74,16 @@ class Verdict:
         return asdict(self)
 
 
-def judge(cases: Iterable[Mapping[str, Any]]) -> list[Verdict]:
+def judge(cases: Iterable[Mapping[str, Any]], gpu: str = "") -> list[Verdict]:
     """The verdict of every bar whose case was measured; a bar without its case is left out.
 
     Args:
         cases: Case results of a report.
+        gpu: The name of the GPU that they were measured on; "": a CPU.
     """
     by_name = {case["name"]: case for case in cases}
     verdicts = []
-    for bar in BARS:
+    for bar in (bar for bar in GPU_BARS if bar.gpu in gpu) if gpu else BARS:
         value = by_name.get(bar.case, {}).get(bar.figure)
         if value is not None:
             met = value >= bar.at_least

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory barriers in shared memory (PTX ISA 9.7.13.15, mbarrier; sm_90 on). A barrier completes a phase
-// when all arrivals and all bytes that it expects have come; waits name the parity of the phase.
+// Memory barriers in shared memory (PTX ISA 9.7.13.15, mbarrier; sm_90 on). A barrier completes a
+// phase when all arrivals and all bytes that it expects have come; waits name the parity of the
+// phase.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 namespace hpcattn::ptx {
 
 inline void mbarrier_init(std::uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals)
+               : "memory");
 }
 
 /// Makes initialised barriers visible to the copy engine.
@@ -22,9 +24,10 @@ inline void mbarrier_arrive(std::uint32_t barrier) {
 
 /// One arrival, and `bytes` more that copies will bring.
 inline void mbarrier_arrive_expect(std::uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier),
+      "r"(bytes)
+      : "memory");
 }
 
 inline void mbarrier_wait(std::uint32_t barrier, int parity) {

@@ -2,171 +2,77 @@
 #include "src/cuda/attention.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
-#include "kernels/generic/attention/params.h"
+#include "kernels/sm90/decode/params.h"
 #include "src/common/check.h"
 #include "src/common/counter.h"
+#include "src/cuda/attention_params.h"
 #include "src/cuda/kernel_table.h"
 #include "src/cuda/plan.h"
+#include "src/cuda/tensor_map.h"
 
 namespace hpcattn::cuda {
 namespace {
 
-bool is_packed(const AttentionProblem& problem) { return !problem.page_table.defined(); }
-
-/// Each row of the last dim starts at a multiple of `bytes`.
-bool rows_aligned(const Tensor& tensor, std::uintptr_t bytes) {
-  if (reinterpret_cast<std::uintptr_t>(tensor.data()) % bytes != 0) return false;
-  const auto element = static_cast<std::uintptr_t>(size_bytes(tensor.dtype()));
-  for (int dim = 0; dim + 1 < tensor.rank(); ++dim) {
-    if (tensor.size(dim) > 1 &&
-        static_cast<std::uintptr_t>(tensor.stride(dim)) * element % bytes != 0) {
-      return false;
-    }
-  }
-  return true;
+/// Until Hopper's kernel is chosen by default, HPCATTN_KERNELS=sm90 asks for it.
+bool generic_only() {
+  static const bool only = [] {
+    const char* value = std::getenv("HPCATTN_KERNELS");
+    return value == nullptr || std::string_view(value) != "sm90";
+  }();
+  return only;
 }
 
-const float* floats(const Tensor& tensor) {
-  return tensor.defined() ? tensor.data_as<const float>() : nullptr;
-}
-
-/// 0 for [1], which serves all heads.
-std::int64_t stride_over_heads(const Tensor& tensor) {
-  return tensor.defined() && tensor.size(0) > 1 ? tensor.stride(0) : 0;
-}
-
-AttentionOutput output_of(const AttentionProblem& problem) {
-  const AttentionOptions& options = problem.options;
-  AttentionOutput o;
-  o.out = problem.out.data();
-  o.out_token = problem.out.stride(0);
-  o.out_head = problem.out.stride(1);
-  o.out_dtype = problem.out.dtype();
-  o.out_pairs = rows_aligned(problem.out, static_cast<std::uintptr_t>(2 * size_bytes(o.out_dtype)));
-  if (problem.lse.defined()) {
-    o.lse = problem.lse.data_as<float>();
-    o.lse_token = problem.lse.stride(0);
-    o.lse_head = problem.lse.stride(1);
-  }
-  if (options.sinks.defined()) {
-    o.sinks = options.sinks.data();
-    o.sink_dtype = options.sinks.dtype();
-    o.sink_stride = options.sinks.stride(0);
-  }
-  o.v_scale = floats(options.v_scale);
-  o.v_scale_stride = stride_over_heads(options.v_scale);
-  o.out_scale = floats(options.out_scale);
-  return o;
-}
-
-void set_keys_and_values(AttentionParams& p, const AttentionProblem& problem) {
-  const int token_dim = is_packed(problem) ? 0 : 1;
-  p.k = problem.k.data();
-  p.v = problem.v.data();
-  p.k_token = problem.k.stride(token_dim);
-  p.v_token = problem.v.stride(token_dim);
-  p.k_head = problem.k.stride(-2);
-  p.v_head = problem.v.stride(-2);
-  if (is_packed(problem)) {
-    p.cu_seqlens_k = problem.cu_seqlens_k.data_as<const std::int32_t>();
-    p.cu_k_stride = problem.cu_seqlens_k.stride(0);
-    p.page_size = FastDivide(INT32_MAX);  // all tokens on one page
-    return;
-  }
-  p.k_page = problem.k.stride(0);
-  p.v_page = problem.v.stride(0);
-  p.page_table = problem.page_table.data_as<const std::int32_t>();
-  p.table_request = problem.page_table.stride(0);
-  p.table_page = problem.page_table.stride(1);
-  p.kv_lens = problem.kv_lens.data_as<const std::int32_t>();
-  p.kv_lens_stride = problem.kv_lens.stride(0);
-  p.num_pages = problem.k.size(0);
-  p.page_size = FastDivide(static_cast<std::uint32_t>(problem.k.size(1)));
-}
-
-void set_options(AttentionParams& p, const AttentionProblem& problem) {
-  const AttentionOptions& options = problem.options;
-  p.mask = {.causal = options.causal, .window = options.window.value_or(0)};
-  p.scale = static_cast<float>(options.scale);
-  p.softcap = static_cast<float>(options.softcap);
-  p.alibi_slopes = floats(options.alibi_slopes);
-  p.alibi_stride = options.alibi_slopes.defined() ? options.alibi_slopes.stride(0) : 0;
-  p.q_scale = floats(options.q_scale);
-  if (options.q_scale.defined() && options.q_scale.rank() == 2) {
-    p.q_scale_token = options.q_scale.stride(0);
-    p.q_scale_head = options.q_scale.stride(1);
-  }
-  p.k_scale = floats(options.k_scale);
-  p.k_scale_stride = stride_over_heads(options.k_scale);
-}
-
-/// KV tokens of a request, at most: what the host can know without reading lengths.
-std::int64_t most_kv_tokens(const AttentionProblem& problem) {
-  if (is_packed(problem)) return problem.k.size(0);
-  return problem.page_table.size(1) * problem.k.size(1);
+/// Whether Hopper's kernel takes a call.
+bool takes_sm90(const AttentionProblem& problem, const DecodeSpec& spec, const DeviceInfo& device) {
+  return device.major == 9 && device.minor == 0 && !generic_only() && !is_packed(problem) &&
+         decode_takes(spec) && tensor_map_takes(problem.k) && tensor_map_takes(problem.v) &&
+         has_tensor_maps();
 }
 
 void launch_attention(const AttentionProblem& problem, const AttentionGroup& group,
                       const Tensor& plan, const plan::DeviceBound& bound,
                       const Execution& execution) {
-  static KernelTable<AttentionSpec> attention_kernels;
+  static KernelTable<AttentionSpec> generic_kernels;
+  static KernelTable<DecodeSpec> sm90_kernels;
   static KernelTable<int> combine_kernels;
-  static Counter attention_launches("cuda/generic/attention");
+  static Counter generic_launches("cuda/generic/attention");
+  static Counter sm90_launches("cuda/sm90/attention");
   static Counter combine_launches("cuda/generic/combine");
   const int device = problem.q.device().index;
+  const DeviceInfo& info = device_info(device);
   const AttentionFeatures features{
       .softcap = problem.options.softcap > 0.0,
       .alibi = problem.options.alibi_slopes.defined(),
       .unaligned_kv = !rows_aligned(problem.k, 16) || !rows_aligned(problem.v, 16)};
-  const AttentionSpec spec = attention_spec(group, features, shared_budget(device_info(device)));
+  const DecodeSpec spec{.attention = attention_spec(group, features, shared_budget(info)),
+                        .page_size = group.page_size};
   const auto variant = [](const auto& s) { return variant_of(s); };
-  const Kernel& kernel = attention_kernels.get(device, spec, variant);
+
+  const std::int64_t row_floats = std::int64_t{group.head_dim} + 1;
+  const auto bytes = static_cast<std::size_t>(bound.partial_rows * row_floats) * sizeof(float);
+  const Workspace partials(execution, device, std::max<std::size_t>(bytes, 16));
+  const PartialRoom room{.memory = static_cast<float*>(partials.data()),
+                         .rows = bound.partial_rows};
+  const AttentionParams params = attention_params(problem, group, plan, room);
+  const auto ctas = static_cast<unsigned>(plan_workers(device));
+  if (takes_sm90(problem, spec, info)) {
+    const Kernel& kernel = sm90_kernels.get(device, spec, variant);
+    const int box_tokens = decode_layout(spec).box_tokens;
+    launch(kernel, {ctas, 1, 1}, execution,
+           DecodeParams{.attention = params,
+                        .k_map = page_map(problem.k, box_tokens),
+                        .v_map = page_map(problem.v, box_tokens)});
+    sm90_launches.add();
+  } else {
+    const Kernel& kernel = generic_kernels.get(device, spec.attention, variant);
+    launch(kernel, {ctas, 1, 1}, execution, params);
+    generic_launches.add();
+  }
   const Kernel& combine = combine_kernels.get(device, group.head_dim, &combine_variant);
-
-  const auto rows = static_cast<std::size_t>(bound.partial_rows);
-  const std::size_t row_bytes = (static_cast<std::size_t>(group.head_dim) + 1) * sizeof(float);
-  const Workspace partials(execution, device, std::max<std::size_t>(rows * row_bytes, 16));
-
-  AttentionParams p;
-  p.q = problem.q.data();
-  p.q_token = problem.q.stride(0);
-  p.q_head = problem.q.stride(1);
-  p.q_vectors = rows_aligned(problem.q, is_fp8(problem.q.dtype()) ? 8 : 16);
-  set_keys_and_values(p, problem);
-  set_options(p, problem);
-  p.group = group.num_q_heads / group.num_kv_heads;
-  p.plan = plan.data_as<const std::int32_t>();
-  const int workers = plan_workers(device);
-  p.layout = {.num_requests = problem.cu_seqlens_q.size(0) - 1,
-              .num_workers = workers,
-              .words = plan.size(0)};
-  p.group_header = plan::header_of(group);
-  p.group_header.num_requests = static_cast<std::int32_t>(p.layout.num_requests);
-  p.partial_out = static_cast<float*>(partials.data());
-  p.partial_lse = p.partial_out + rows * static_cast<std::size_t>(group.head_dim);
-  p.partial_rows = bound.partial_rows;
-  p.output = output_of(problem);
-  p.fault = static_cast<Fault*>(fault_mailbox(device));
-
-  CombineParams c;
-  c.plan = p.plan;
-  c.layout = p.layout;
-  c.partial_out = p.partial_out;
-  c.partial_lse = p.partial_lse;
-  c.partial_rows = p.partial_rows;
-  c.group_header = p.group_header;
-  c.output = p.output;
-  c.group = p.group;
-  c.num_q_heads = group.num_q_heads;
-  c.num_tokens = problem.q.size(0);
-  c.cu_seqlens_q = problem.cu_seqlens_q.data_as<const std::int32_t>();
-  c.cu_q_stride = problem.cu_seqlens_q.stride(0);
-
-  const auto ctas = static_cast<unsigned>(workers);
-  launch(kernel, {ctas, 1, 1}, execution, p);
-  attention_launches.add();
-  launch(combine, {ctas, 1, 1}, execution, c);
+  launch(combine, {ctas, 1, 1}, execution, combine_params(params, problem, group));
   combine_launches.add();
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "hpcattn/plan.h"
-#include "kernels/generic/attention/config.h"
+#include "kernels/sm90/decode/config.h"
 #include "src/common/attention_problem.h"
 #include "src/cuda/kernel.h"
 
@@ -30,6 +30,9 @@ int shared_budget(std::string_view arch);
 AttentionSpec attention_spec(const AttentionGroup& group, const AttentionFeatures& features,
                              int shared_budget);
 KernelVariant variant_of(const AttentionSpec& spec);
+
+/// Hopper's kernel; decode_takes(spec).
+KernelVariant variant_of(const DecodeSpec& spec);
 
 /// The kernel that joins the partial results of split rows.
 KernelVariant combine_variant(int head_dim);

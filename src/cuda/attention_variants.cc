@@ -78,6 +78,21 @@ KernelVariant variant_of(const AttentionSpec& spec) {
           .shared_bytes = layout.shared_bytes()};
 }
 
+KernelVariant variant_of(const DecodeSpec& spec) {
+  const std::string source = message("DecodeSpec{.attention = hpcattn::", source_of(spec.attention),
+                                     ", .page_size = ", spec.page_size, "}");
+  return {.name = message("attention_sm90<", source, ">"),
+          .source = message("#include \"kernels/sm90/decode/kernel.cuh\"\n"
+                            "extern \"C\" __global__ void __launch_bounds__(",
+                            kAttentionThreads, ", ", plan::kCtasPerSm,
+                            ") hpcattn_kernel(\n"
+                            "    const __grid_constant__ hpcattn::DecodeParams p) {\n"
+                            "  hpcattn::attention_sm90<hpcattn::",
+                            source, ">(p);\n}\n"),
+          .threads = kAttentionThreads,
+          .shared_bytes = decode_layout(spec).shared_bytes};
+}
+
 KernelVariant combine_variant(int head_dim) {
   return {.name = message("combine<", head_dim, ">"),
           .source = message("#include \"kernels/generic/combine/kernel.cuh\"\n"

@@ -78,6 +78,7 @@ const char* first_missing(Driver& d) {
   l.find(d.exchange_capture_mode, {"cuThreadExchangeStreamCaptureMode"});
   l.find(d.alloc_async, {"cuMemAllocAsync"});
   l.find(d.free_async, {"cuMemFreeAsync"});
+  l.find(d.encode_tensor_map, {"cuTensorMapEncodeTiled"});
   l.find(d.alloc, {"cuMemAlloc_v2"});
   l.find(d.free, {"cuMemFree_v2"});
   return missing;

@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "src/cuda/shared_library.h"
@@ -105,6 +106,10 @@ struct Driver {
   Result (*exchange_capture_mode)(int* mode) = nullptr;
   Result (*alloc_async)(DevicePointer*, std::size_t, Stream) = nullptr;
   Result (*free_async)(DevicePointer, Stream) = nullptr;
+  Result (*encode_tensor_map)(void* map, int data_type, unsigned rank, void* address,
+                              const std::uint64_t* sizes, const std::uint64_t* strides,
+                              const std::uint32_t* box, const std::uint32_t* element_strides,
+                              int interleave, int swizzle, int l2_promotion, int fill) = nullptr;
   Result (*alloc)(DevicePointer*, std::size_t) = nullptr;
   Result (*free)(DevicePointer) = nullptr;
 };

@@ -14,8 +14,8 @@ struct DecodeSpec {
   friend constexpr bool operator==(const DecodeSpec&, const DecodeSpec&) = default;
 };
 
-/// K or V of one tile of KV tokens lies in a slot as [page][128 bytes of the dims][token][128 bytes],
-/// swizzled by the copy engine within 1024 bytes.
+/// K or V of one tile of KV tokens lies in a slot as [page][128 bytes of the dims][token][128
+/// bytes], swizzled by the copy engine within 1024 bytes.
 struct DecodeLayout {
   static constexpr int kTileKv = 64;
   static constexpr int kLineBytes = 128;
@@ -34,7 +34,8 @@ struct DecodeLayout {
 constexpr bool decode_takes(const DecodeSpec& spec) {
   const int page = spec.page_size;
   const bool pages = page == 16 || page == 32 || page == 64 || page == 128 || page == 256;
-  const int row_bytes = spec.attention.head_dim * static_cast<int>(size_bytes(spec.attention.kv_dtype));
+  const int row_bytes =
+      spec.attention.head_dim * static_cast<int>(size_bytes(spec.attention.kv_dtype));
   return pages && row_bytes % DecodeLayout::kLineBytes == 0 && !spec.attention.unaligned_kv &&
          size_bytes(spec.attention.kv_dtype) == 2;
 }
@@ -42,7 +43,8 @@ constexpr bool decode_takes(const DecodeSpec& spec) {
 constexpr DecodeLayout decode_layout(const DecodeSpec& spec) {
   const AttentionLayout generic = attention_layout(spec.attention);
   DecodeLayout layout;
-  layout.box_tokens = spec.page_size < DecodeLayout::kTileKv ? spec.page_size : DecodeLayout::kTileKv;
+  layout.box_tokens =
+      spec.page_size < DecodeLayout::kTileKv ? spec.page_size : DecodeLayout::kTileKv;
   layout.slot_bytes = DecodeLayout::kTileKv * spec.attention.head_dim *
                       static_cast<int>(size_bytes(spec.attention.kv_dtype));
   // Narrow tasks: fixed part | q | slots; wide ones use the generic layout in the same memory.

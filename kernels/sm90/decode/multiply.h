@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of a narrow task, transposed: S^T = K Q^T and O^T = V^T P^T. KV tokens and dims lie on
-// the 16 rows of mma.m16n8k16, the task's rows on its 8 columns: groups are padded to 8, not to 16.
-// A lane 4 g + t has of S^T and of O^T the columns (rows of the task) 2t and 2t + 1.
+// The products of a narrow task, transposed: S^T = K Q^T and O^T = V^T P^T. KV tokens and dims lie
+// on the 16 rows of mma.m16n8k16, the task's rows on its 8 columns: groups are padded to 8, not
+// to 16. A lane 4 g + t has of S^T and of O^T the columns (rows of the task) 2t and 2t + 1.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,8 @@ struct DecodeProducts {
       HPCATTN_UNROLL
       for (int step = 0; step < kSteps; step += 2) {
         std::uint32_t pairs[4];
-        ptx::ldmatrix<4, false>(pairs, q + (r * 8 + lane % 8) * Config::kQStride + step * 32 + lane / 8 * 16);
+        ptx::ldmatrix<4, false>(
+            pairs, q + (r * 8 + lane % 8) * Config::kQStride + step * 32 + lane / 8 * 16);
         query[r][step][0] = pairs[0];
         query[r][step][1] = pairs[1];
         query[r][step + 1][0] = pairs[2];

@@ -9,7 +9,8 @@ namespace hpcattn {
 
 struct DecodeParams {
   AttentionParams attention;
-  // [pages][heads][lines of 128 bytes][tokens of a page][128 bytes], box [1][1][all][box_tokens][all]
+  // [pages][heads][lines of 128 bytes][tokens of a page][128 bytes], box
+  // [1][1][all][box_tokens][all]
   TensorMap k_map;
   TensorMap v_map;
 };

@@ -26,7 +26,8 @@ class DecodeRing {
         empty_(full_ + DecodeLayout::kMaxSlots * 8),
         slots_(shared + kLayout.slots_offset) {}
 
-  /// One thread, before the first use. full: the starter and the bytes arrive; empty: each warp once.
+  /// One thread, before the first use. full: the starter and the bytes arrive; empty: each warp
+  /// once.
   void init() const {
     for (int slot = 0; slot < kSlots; ++slot) {
       ptx::mbarrier_init(full(slot), 1);
@@ -35,9 +36,7 @@ class DecodeRing {
     ptx::fence_mbarrier_init();
   }
 
-  std::uint32_t slot_address(int item) const {
-    return slots_ + item % kSlots * kLayout.slot_bytes;
-  }
+  std::uint32_t slot_address(int item) const { return slots_ + item % kSlots * kLayout.slot_bytes; }
   std::uint32_t full_barrier(int item) const { return full(item % kSlots); }
 
   void wait_full(int item) const { ptx::mbarrier_wait(full(item % kSlots), item / kSlots % 2); }
@@ -72,7 +71,11 @@ class DecodeLoader {
 
  public:
   DecodeLoader(const DecodeParams& params, const Ring& ring, const plan::Task& task, int lane)
-      : p_(params), ring_(ring), lane_(lane), head_(task.kv_head), end_(task.kv_end),
+      : p_(params),
+        ring_(ring),
+        lane_(lane),
+        head_(task.kv_head),
+        end_(task.kv_end),
         begin_(task.kv_begin),
         table_(params.attention.page_table + task.request * params.attention.table_request) {}
 
@@ -104,8 +107,8 @@ class DecodeLoader {
     __syncwarp();
     if (!live) return;
     const int token = tile * DecodeLayout::kTileKv + lane_ * kLayout.box_tokens;
-    ptx::tensor_copy_5d(ring_.slot_address(item) + lane_ * kBoxBytes, map,
-                        ring_.full_barrier(item), 0, token % kSpec.page_size, 0, head_, page_);
+    ptx::tensor_copy_5d(ring_.slot_address(item) + lane_ * kBoxBytes, map, ring_.full_barrier(item),
+                        0, token % kSpec.page_size, 0, head_, page_);
   }
 
   const DecodeParams& p_;

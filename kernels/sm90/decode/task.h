@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One narrow task: K and V stream through the ring, each warp takes 16 tokens of every tile, and the
-// four warps' results are added up at the end.
+// One narrow task: K and V stream through the ring, each warp takes 16 tokens of every tile, and
+// the four warps' results are added up at the end.
 #pragma once
 
 #include "kernels/generic/attention/epilogue.h"
@@ -29,8 +29,8 @@ struct DecodeSoftmax {
     }
   }
 
-  /// Scores in log2 units become probabilities, not normalised; returns whether any lane's `rescale`
-  /// is not 1.
+  /// Scores in log2 units become probabilities, not normalised; returns whether any lane's
+  /// `rescale` is not 1.
   bool update(float (&scores)[kRowTiles][4], float (&rescale)[kRowTiles][2]) {
     bool moved = false;
     HPCATTN_UNROLL
@@ -114,8 +114,7 @@ inline int run_narrow_task(const DecodeParams& params, const plan::Task& task, c
   char* const q_smem = base + Config::kFixedBytes;
 
   int tile = task.kv_begin / kTileKv;
-  const int end_tile =
-      task.kv_end > task.kv_begin ? (task.kv_end + kTileKv - 1) / kTileKv : tile;
+  const int end_tile = task.kv_end > task.kv_begin ? (task.kv_end + kTileKv - 1) / kTileKv : tile;
   const int end_item = item + 2 * (end_tile - tile);
 
   DecodeLoader<kSpec> loader(params, ring, task, lane);
@@ -137,8 +136,7 @@ inline int run_narrow_task(const DecodeParams& params, const plan::Task& task, c
   const auto page_of = [&](int of_tile) {
     const int first = of_tile * kTileKv + warp * 16;
     if (first >= task.kv_end || first + 16 <= task.kv_begin) return 0;
-    return p.page_table[task.request * p.table_request +
-                        first / kSpec.page_size * p.table_page];
+    return p.page_table[task.request * p.table_request + first / kSpec.page_size * p.table_page];
   };
   int page = page_of(tile);
 
@@ -225,8 +223,7 @@ inline int run_narrow_task(const DecodeParams& params, const plan::Task& task, c
   const TaskOutput target(p, task, Config::kHeadDim);
   constexpr int kStride = Config::kHeadDim + 4;
   constexpr int kRows = 8 * kRowTiles;
-  float* const room = reinterpret_cast<float*>(base + Config::kFixedBytes +
-                                               16 * Config::kQStride);
+  float* const room = reinterpret_cast<float*>(base + Config::kFixedBytes + 16 * Config::kQStride);
   HPCATTN_UNROLL
   for (int r = 0; r < kRowTiles; ++r) {
     HPCATTN_UNROLL
@@ -271,7 +268,8 @@ inline int run_narrow_task(const DecodeParams& params, const plan::Task& task, c
         float2 total = make_float2(0.0F, 0.0F);
         HPCATTN_UNROLL
         for (int w = 0; w < kAttentionWarps; ++w) {
-          const auto part = *reinterpret_cast<const float2*>(room + (w * kRows + row) * kStride + dim);
+          const auto part =
+              *reinterpret_cast<const float2*>(room + (w * kRows + row) * kStride + dim);
           total.x = fmaf(part.x, share[w], total.x);
           total.y = fmaf(part.y, share[w], total.y);
         }

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pages of a KV cache as the copy engine of sm_90 and later takes them.
+#pragma once
+
+#include "hpcattn/tensor.h"
+#include "kernels/ptx/tensor_copy.h"
+
+namespace hpcattn::cuda {
+
+/// Whether this driver can describe tensors at all.
+bool has_tensor_maps();
+
+/// Whether a cache [num_pages, page_size, num_kv_heads, head_dim] can be described: whole lines of
+/// 128 bytes a row, strides that are multiples of 16 bytes and below 2^40.
+bool tensor_map_takes(const Tensor& cache);
+
+/// [pages][heads][lines][tokens of a page][128 bytes], in boxes of all lines of `box_tokens` tokens
+/// of one head, swizzled by 128 bytes. Throws DeviceError.
+TensorMap page_map(const Tensor& cache, int box_tokens);
+
+}  // namespace hpcattn::cuda

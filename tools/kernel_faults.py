@@ -114,7 +114,13 @@ FAULTS = (
         "std::int64_t{request.kv_len} - request.num_tokens;",
         "std::int64_t{request.kv_len} - request.num_tokens - 1;",
     ),
-    Fault("other lengths not noticed", _KERNEL, "if (kv_len != task.kv_len)", "if (false)", PLANS),
+    Fault(
+        "other lengths not noticed",
+        _KERNEL,
+        "if (kv_len == task.kv_len) return true;",
+        "return true;",
+        PLANS,
+    ),
     # The other operators.
     Fault(
         "stored at the page's start",

@@ -148,7 +148,7 @@ class TestPrologue {
     for (double value : q) {
       bound.push_back(rounded_bound(value, 1e-5 * std::abs(value) + 1e-6, out_q_.tensor().dtype()));
     }
-    const std::string of_q = compare(out_q_, q, bound, "out_q");
+    std::string of_q = compare(out_q_, q, bound, "out_q");
     if (!of_q.empty()) return of_q;
     for (bool of_v : {false, true}) {
       const Tensor view = of_v ? layer_.views().v : layer_.views().k;

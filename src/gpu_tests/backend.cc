@@ -28,8 +28,12 @@ using testkit::tensors_of;
 using testkit::TestLayer;
 using testkit::TestPrologue;
 
-const LayerCase kMixed{
-    .q_lens = {1, 1, 37, 5}, .kv_lens = {90, 1, 37, 590}, .dtype = DType::kBFloat16, .padding = 3};
+LayerCase mixed_case() {
+  return {.q_lens = {1, 1, 37, 5},
+          .kv_lens = {90, 1, 37, 590},
+          .dtype = DType::kBFloat16,
+          .padding = 3};
+}
 
 enum class HostLengths { kBoth, kOffsets, kNone };
 
@@ -58,7 +62,7 @@ std::string run_layer(GpuLane& lane, const LayerCase& c, HpcAttentionImplOptions
   const LayerScales scales = on_gpu(mirror, layer.scales());
   const HpcAttentionForwardArgs args = on_gpu(mirror, layer.forward_args(metadata), scales);
   HpcAttentionImpl(gpu_options).forward(args, lane.stream.execution());
-  const std::string around = testkit::finish(lane, mirror);
+  std::string around = testkit::finish(lane, mirror);
   if (!around.empty()) return around;
   if (layer.wrong_slots() != 0) return c.name + ": KV of new tokens is not in the cache";
   return layer.check(with_slopes, layer.query(), gpu_arithmetic(c.dtype));
@@ -70,7 +74,7 @@ TEST(GpuBackend, EveryDtypeCacheAndLayout) {
     for (const char* kv : {"auto", "fp8_e4m3", "fp8_e5m2"}) {
       for (KvCacheLayout layout :
            {KvCacheLayout::kNhd, KvCacheLayout::kHnd, KvCacheLayout::kPacked}) {
-        LayerCase c = kMixed;
+        LayerCase c = mixed_case();
         c.dtype = dtype;
         c.kv_cache_dtype = kv;
         c.layout = layout;
@@ -87,7 +91,7 @@ TEST(GpuBackend, EveryDtypeCacheAndLayout) {
 TEST(GpuBackend, EveryFeatureOfALayer) {
   GuardedTensor sinks = GuardedTensor::of_floats({0.5, -1.0, 2.0, 0.0});
   std::vector<HpcAttentionImplOptions> all;
-  const HpcAttentionImplOptions plain = TestLayer(kMixed).impl_options();
+  const HpcAttentionImplOptions plain = TestLayer(mixed_case()).impl_options();
   for (int feature = 0; feature < 5; ++feature) {
     HpcAttentionImplOptions options = plain;
     if (feature == 1) options.sliding_window = 40;
@@ -97,20 +101,20 @@ TEST(GpuBackend, EveryFeatureOfALayer) {
     all.push_back(options);
   }
   for (const HpcAttentionImplOptions& options : all) {
-    EXPECT_EQ(run_layer(main_lane(), kMixed, options), "");
+    EXPECT_EQ(run_layer(main_lane(), mixed_case(), options), "");
   }
 }
 
 TEST(GpuBackend, HostLengthsChangeNoResult) {
-  const HpcAttentionImplOptions options = TestLayer(kMixed).impl_options();
+  const HpcAttentionImplOptions options = TestLayer(mixed_case()).impl_options();
   for (HostLengths lengths : {HostLengths::kBoth, HostLengths::kOffsets, HostLengths::kNone}) {
-    EXPECT_EQ(run_layer(main_lane(), kMixed, options, lengths), "");
-    EXPECT_EQ(run_layer(main_lane(), kMixed, options, lengths, /*fast_build=*/true), "");
+    EXPECT_EQ(run_layer(main_lane(), mixed_case(), options, lengths), "");
+    EXPECT_EQ(run_layer(main_lane(), mixed_case(), options, lengths, /*fast_build=*/true), "");
   }
 }
 
 TEST(GpuBackend, ADescriptionIsThatOfTheCpu) {
-  TestLayer layer(kMixed);
+  TestLayer layer(mixed_case());
   GpuLane& lane = main_lane();
   DeviceMirror mirror(lane, tensors_of(layer));
   mirror.upload();
@@ -178,12 +182,12 @@ std::string run_both(GpuLane& lane, const LayerCase& c, const HpcRopeNormOptions
   HpcAttentionForwardArgs args = on_gpu(mirror, prologue.attention_args(metadata), scales);
   args.workspace = &workspace;
   HpcAttentionImpl(layer.impl_options()).forward(args, lane.stream.execution());
-  const std::string around = testkit::finish(lane, mirror);
+  std::string around = testkit::finish(lane, mirror);
   if (!around.empty()) return around;
 
   const HpcAttnMetadata on_cpu =
       HpcAttnMetadataBuilder(builder_options).build(0, layer.common(metadata.step));
-  const std::string of_prologue = prologue.check(on_cpu);
+  std::string of_prologue = prologue.check(on_cpu);
   if (!of_prologue.empty()) return of_prologue;
   AttentionOptions want = layer.reference_options(layer.impl_options());
   if (options.query_quant == QueryQuant::kPerTokenHead) {
@@ -219,7 +223,7 @@ TEST(GpuBackend, PrologueAndAttention) {
       {"fp8_e5m2", {.query_quant = QueryQuant::kStatic}, KvCacheLayout::kPacked, DType::kFloat16},
   };
   const auto run = [](GpuLane& lane, const Case& one) {
-    LayerCase c = kMixed;
+    LayerCase c = mixed_case();
     c.kv_cache_dtype = one.kv;
     c.layout = one.layout;
     c.dtype = one.dtype;
@@ -304,7 +308,7 @@ TEST(GpuBackend, ReplaysFollowNewLengths) {
 }
 
 TEST(GpuBackend, AProfilingRunGivesZerosAndTakesNoKernel) {
-  TestLayer layer(kMixed);
+  TestLayer layer(mixed_case());
   GpuLane& lane = main_lane();
   DeviceMirror mirror(lane, tensors_of(layer));
   mirror.upload();
@@ -320,7 +324,7 @@ TEST(GpuBackend, AProfilingRunGivesZerosAndTakesNoKernel) {
 }
 
 TEST(GpuBackend, WhatHasNoKernelIsRefusedAndWritesNothing) {
-  LayerCase c = kMixed;
+  LayerCase c = mixed_case();
   c.dtype = DType::kFloat32;
   TestLayer layer(c);
   GpuLane& lane = main_lane();

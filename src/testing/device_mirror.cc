@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
+#include <tuple>
 
 #include "src/testing/guarded_buffer.h"
 
@@ -50,8 +51,9 @@ void DeviceMirror::collect(std::span<const Tensor> host) {
     range.name = to_string(tensor);
     ranges_.push_back(std::move(range));
   }
-  std::stable_sort(ranges_.begin(), ranges_.end(),
-                   [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  std::sort(ranges_.begin(), ranges_.end(), [](const Range& a, const Range& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
   std::vector<Range> merged;
   for (Range& range : ranges_) {
     // Touching ones too: a pool of one page has V right behind K.

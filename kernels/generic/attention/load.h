@@ -49,11 +49,11 @@ struct TaskState {
 /// One thread's part. Few threads copy a token's row, so that each looks few page ids up: eight
 /// where reading is what counts (a warp then reads 128 bytes in a piece), four where registers are
 /// (3.75 to 3.90 TB/s for 64x4K decode, and 318 to 307 TFLOP/s for a prefill of 8192 with eight;
-/// H200, 2026-11-30).
+/// H200, 2026-11-30); not with fp8, whose rows are half as long (244 to 303 us for 64x4K).
 template <AttentionSpec kSpec, TaskShape kShape>
 class KvLoader {
   using Config = AttentionConfig<kSpec>;
-  static constexpr int kThreadsPerRow = kShape.kv_warps > 1 ? 8 : 4;
+  static constexpr int kThreadsPerRow = kShape.kv_warps > 1 && Config::kKvBytes == 2 ? 8 : 4;
   static constexpr int kRowsPerPass = kAttentionThreads / kThreadsPerRow;
   static constexpr int kPasses = kShape.tile_kv / kRowsPerPass;
   static constexpr int kRowChunks = Config::kHeadDim * Config::kKvBytes / 16;

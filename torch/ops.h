@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "hpcattn/plan.h"
 #include "torch/arguments.h"
 
 namespace hpcattn::torch_ops {
@@ -56,6 +57,11 @@ void rope_norm_store_kv(const StableTensor& q, const StableTensor& k, const Stab
                         const std::string& norm_policy, const std::string& norm_scope,
                         const OptionalTensor& q_norm_weight, const OptionalTensor& k_norm_weight,
                         std::optional<double> norm_eps);
+
+/// Of an operator that takes a group's fields one by one.
+AttentionGroup group_of(const char* op, std::int64_t num_q_heads, std::int64_t num_kv_heads,
+                        std::int64_t head_dim, std::int64_t page_size, ScalarType q_dtype,
+                        ScalarType kv_dtype, bool causal, std::optional<std::int64_t> window);
 
 void make_plan(const StableTensor& cu_seqlens_q, const StableTensor& kv_lens,
                const StableTensor& plan, std::int64_t num_q_heads, std::int64_t num_kv_heads,

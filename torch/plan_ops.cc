@@ -5,7 +5,6 @@
 #include "torch/ops.h"
 
 namespace hpcattn::torch_ops {
-namespace {
 
 AttentionGroup group_of(const char* op, std::int64_t num_q_heads, std::int64_t num_kv_heads,
                         std::int64_t head_dim, std::int64_t page_size, ScalarType q_dtype,
@@ -19,6 +18,8 @@ AttentionGroup group_of(const char* op, std::int64_t num_q_heads, std::int64_t n
           .causal = causal,
           .window = window};
 }
+
+namespace {
 
 /// Not given: the CPU. "cuda" without an index: the current device, as everywhere in torch.
 Device device_of(const char* op, const OptionalDevice& device) {

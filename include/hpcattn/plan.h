@@ -42,7 +42,7 @@ struct PlanCapacity {
   std::int64_t max_kv_len = 0;  // KV tokens of one request; used with fixed_split alone
   std::int64_t fixed_split = 0;
   int num_workers = 0;  // CPU: threads; 0: as Execution{} resolves it
-  Device device;        // where the plan is made and used
+  Device device{};      // where the plan is made and used
 };
 
 /// int32 words that a plan tensor of this capacity has.

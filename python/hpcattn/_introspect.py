@@ -67,6 +67,23 @@ class PlanTasks:
     scratch_bytes_per_thread: int
 
 
+@dataclass(frozen=True)
+class PlanPreview:
+    """The plan that a GPU would be given.
+
+    Attributes:
+        tasks: In the order in which workers take them.
+        workers: The worker of each task.
+        num_workers: Ctas that attention runs.
+        numbers: num_partials, num_combines, narrow_tiles, plan_bytes and the like.
+    """
+
+    tasks: tuple[Task, ...]
+    workers: tuple[int, ...]
+    num_workers: int
+    numbers: dict[str, int]
+
+
 def explain(query_tokens: int, **request: Any) -> Explanation:
     """Asks the backend which kernel answers.
 
@@ -106,6 +123,52 @@ def plan_tasks(plan: torch.Tensor) -> PlanTasks:
     return PlanTasks(
         tasks, answer["kernels"], answer["partial_bytes"], answer["scratch_bytes_per_thread"]
     )
+
+
+def plan_preview(
+    cu_seqlens_q: list[int],
+    kv_lens: list[int],
+    *,
+    num_sms: int,
+    fixed_split: int = 0,
+    **group: Any,
+) -> PlanPreview:
+    """The plan of a GPU of so many multiprocessors, which need not be there.
+
+    Raises:
+        ValueError: The lengths are none of a batch, or no plan holds their tasks.
+    """
+    answer = json.loads(
+        run(
+            _library.load().plan_preview,
+            cu_seqlens_q,
+            kv_lens,
+            num_sms=num_sms,
+            fixed_split=fixed_split,
+            **group,
+        )
+    )
+    rows = answer.pop("tasks")
+    tasks = tuple(
+        Task(request, (head, head + heads), (row, row_end), (kv, kv_end), partial >= 0, cost)
+        for request, head, heads, row, row_end, kv, kv_end, partial, cost, _ in rows
+    )
+    return PlanPreview(tasks, tuple(row[-1] for row in rows), answer.pop("num_workers"), answer)
+
+
+def call_kernels(**call: Any) -> dict[str, Any]:
+    """The kernels that an attention call launches on a GPU, which need not be there.
+
+    Args:
+        **call: As the operator `torch.ops.hpcattn.call_kernels` takes it: the fields of a group,
+            softcap, alibi, fixed_split, capability (90 for 9.0).
+
+    Returns:
+        `arch`, and `kernels`: each with `name`, `threads`, `shared_bytes` and `cubin` ("shipped",
+        "cached" or "not compiled").
+    """
+    answer: dict[str, Any] = json.loads(run(_library.load().call_kernels, **call))
+    return answer
 
 
 def counters() -> dict[str, int]:

@@ -72,6 +72,18 @@ std::int64_t write_shipped(const KernelVariant& variant, const std::string& arch
   return std::int64_t(encode_cubin(key, cubin).size());
 }
 
+CubinPlace cubin_place(const KernelVariant& variant, const std::string& arch) {
+  if (find_shipped(variant, arch, 0)) return CubinPlace::kShipped;
+  try {
+    const Nvrtc& n = nvrtc();
+    const CubinFolder folder = CubinFolder::private_to_user(cache_path());
+    if (folder.load(cubin_key(variant, arch, n.major, n.minor))) return CubinPlace::kCached;
+  } catch (const Error&) {
+    // Without libnvrtc nothing of the cache is ever asked for.
+  }
+  return CubinPlace::kNowhere;
+}
+
 std::string cache_problem() {
   const std::lock_guard lock(mutex);
   return last_problem;

@@ -19,6 +19,11 @@ Cubin find_cubin(const KernelVariant& variant, const std::string& arch, int driv
 std::int64_t write_shipped(const KernelVariant& variant, const std::string& arch,
                            const std::string& folder);
 
+enum class CubinPlace { kNowhere, kShipped, kCached };
+
+/// Where find_cubin() would find a variant for an arch, without compiling it.
+CubinPlace cubin_place(const KernelVariant& variant, const std::string& arch);
+
 /// Why the cache was last of no use, in a line; empty where it was.
 std::string cache_problem();
 

@@ -56,6 +56,28 @@ TEST(CubinStore, ASecondProcessFindsWhatTheFirstCompiled) {
   });
 }
 
+TEST(CubinStore, TellsWhereAVariantLiesWithoutCompilingIt) {
+  in_new_process([] {
+    const TemporaryFolder folder;
+    use_fakes_that_count(folder);
+    EXPECT_EQ(cubin_place(kVariant, "sm_90a"), CubinPlace::kNowhere);
+    EXPECT_EQ(compilations_in(folder), 0u);
+    ask_in_a_child(kVariant, "sm_90a");
+    EXPECT_EQ(cubin_place(kVariant, "sm_90a"), CubinPlace::kCached);
+    EXPECT_EQ(cubin_place(kVariant, "sm_80"), CubinPlace::kNowhere);
+    const std::string shipped = folder.path("shipped");
+    write_shipped(kVariant, "sm_90a", shipped);
+    set_variable("HPCATTN_CUBIN_DIR", shipped);
+    EXPECT_EQ(cubin_place(kVariant, "sm_90a"), CubinPlace::kShipped);
+  });
+  in_new_process([] {
+    const TemporaryFolder folder;
+    use_fakes(folder);
+    set_variable("HPCATTN_NVRTC", "/nowhere/libnvrtc.so");
+    EXPECT_EQ(cubin_place(kVariant, "sm_90a"), CubinPlace::kNowhere);
+  });
+}
+
 TEST(CubinStore, ManyProcessesAtOnce) {
   in_new_process([] {
     const TemporaryFolder folder;

@@ -147,7 +147,9 @@ TEST(AttentionBadInput, Devices) {
   };
   expect_each_refused<InvalidArgument>(rows, kFloats);
   expect_each_refused<Unsupported>(
-      std::vector<Row<Paged>>{{"q is on cuda:0", [](Paged& a) { a.q = on_device(a.q); }}}, kFloats);
+      std::vector<Row<Paged>>{
+          {"q has dtype float32 on cuda:0", [](Paged& a) { a.q = on_device(a.q); }}},
+      kFloats);
 }
 
 TEST(AttentionBadInput, ScalesOptionsAndWindow) {

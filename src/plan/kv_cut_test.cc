@@ -121,9 +121,11 @@ TEST(KvCut, TheLongestContextFits) {
   const PlanShape shape = shape_of(256, 4);
   const RowTile tile{.row_end = 1, .kv_begin = 0, .kv_end = kMaxInt32, .wide = false};
   EXPECT_EQ(tile.steps(), 1 << 25);
-  EXPECT_EQ(tile.cost(shape.costs), 40U + 127U * (1U << 25));
+  const auto overhead = static_cast<std::uint32_t>(shape.costs.overhead);
+  EXPECT_EQ(shape.costs.narrow_step, 127);
+  EXPECT_EQ(tile.cost(shape.costs), overhead + 127U * (1U << 25));  // in 32 bits
   EXPECT_EQ(steps_before(shape.costs, tile, tile.cost(shape.costs) - 1), tile.steps());
-  EXPECT_EQ(steps_before(shape.costs, tile, 40U + 127U * (1U << 24)), 1 << 24);
+  EXPECT_EQ(steps_before(shape.costs, tile, overhead + 127U * (1U << 24)), 1 << 24);
   const PlanShape fixed = shape_of(256, 4, 64);
   EXPECT_EQ(num_pieces(fixed, tile), 1 << 25);
   EXPECT_EQ(piece_begin(fixed, tile, (1 << 25) - 1), kMaxInt32 - 63);

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hpcattn.bench.batch import Batch, parse_batch, parse_count, parse_heads
 from hpcattn.bench.cases import DTYPES, parse_dtype
-from hpcattn.cli import shell
+from hpcattn.cli import explain_gpu, shell
 
 if TYPE_CHECKING:
     from hpcattn._introspect import Task
@@ -194,8 +194,15 @@ def explain(
     ] = "0",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     capability: Annotated[
-        str | None, typer.Option(help="Compute capability of the GPU, as 9.0.")
+        str | None,
+        typer.Option(help="Compute capability of the GPU, as 9.0; by default of the one here."),
     ] = None,
+    arch: Annotated[
+        str | None, typer.Option(help="The same as an architecture, as sm_90a.")
+    ] = None,
+    multiprocessors: Annotated[
+        int, typer.Option(help="Of the GPU to plan for; 0: of the one here, or a usual one.")
+    ] = 0,
     threads: Annotated[int, typer.Option(help="Threads to plan for; 0: as torch has them.")] = 0,
     tasks: Annotated[
         bool, typer.Option("--tasks", help="Draw the tasks over the threads.")
@@ -214,6 +221,8 @@ def explain(
     split = parse_count(fixed_split)
     if threads < 0:
         raise ValueError("--threads must be 0 or more")
+    if multiprocessors < 0:
+        raise ValueError("--multiprocessors must be 0 or more")
     if steps.num_tokens == 0:
         raise ValueError(f"--batch {batch}: no request has a new query token; nothing would run")
     if not 0 <= head_dim <= 1 << 20 or not 0 <= page_size <= 1 << 20:
@@ -223,6 +232,11 @@ def explain(
 
     from hpcattn import _introspect
 
+    gpu = (
+        explain_gpu.place(explain_gpu.parse_capability(capability, arch), multiprocessors)
+        if device == "cuda"
+        else None
+    )
     request = _request(
         steps,
         geometry,
@@ -233,7 +247,7 @@ def explain(
         "auto" if cache is None or cache == model else cache,
         device=device,
         layout=layout,
-        capability=_parse_capability(capability),
+        capability=gpu.capability if gpu else explain_gpu.parse_capability(capability, arch),
         window=span,
         softcap=softcap,
         alibi=alibi,
@@ -259,6 +273,8 @@ def explain(
             for count, answer in answers.items()
         ],
         "plan": None,
+        "gpu": None,
+        "names_no_gpu": gpu is not None and gpu.capability is None,
     }
     picture: list[str] = []
     if not refusals and device == "cpu":
@@ -278,22 +294,35 @@ def explain(
             )
         finally:
             torch.set_num_threads(before)
+    elif not refusals and gpu is not None:
+        group = {
+            "num_q_heads": geometry[0],
+            "num_kv_heads": geometry[1],
+            "head_dim": head_dim,
+            "page_size": page_size,
+            "q_dtype": getattr(torch, DTYPES[query or model]),
+            "kv_dtype": getattr(torch, DTYPES[cache or model]),
+        }
+        report["gpu"] = gpu.report(
+            _introspect.call_kernels(
+                **group,
+                softcap=softcap > 0,
+                alibi=alibi,
+                fixed_split=split,
+                capability=gpu.capability,
+            )
+        )
+        mask = {"causal": not non_causal, "window": span}
+        report["plan"], taken, costs = explain_gpu.plan(
+            steps, gpu, group | mask, split, answers[max(answers)].kernel
+        )
+        picture = _picture(taken, costs)
     if json_output:
         shell.print_json(report)
     else:
         _show(report, picture, tasks)
     if refusals:
         raise typer.Exit(shell.EXIT_FAILED)
-
-
-def _parse_capability(text: str | None) -> int | None:
-    """`9.0` -> 90."""
-    if text is None:
-        return None
-    major, dot, minor = text.partition(".")
-    if not (major.isdigit() and (minor.isdigit() or not dot) and len(minor) <= 1):
-        raise ValueError(f"--capability {text}: expected MAJOR.MINOR, as in 9.0")
-    return 10 * int(major) + int(minor or 0)
 
 
 def _show(report: dict[str, Any], picture: list[str], tasks: bool) -> None:
@@ -306,11 +335,15 @@ def _show(report: dict[str, Any], picture: list[str], tasks: bool) -> None:
         console.print("no kernel answers:")
         for reason in report["refusals"]:
             console.print(Text(f"  - {reason}"), soft_wrap=True)
+        if report["names_no_gpu"]:
+            console.print("name the GPU to explain for: --arch sm_90a, or --capability 9.0")
         return
     for row in report["kernels"]:
         tokens = "token" if row["query_tokens"] == 1 else "tokens"
         line = f"{row['query_tokens']} new {tokens} a request: {row['kernel']}"
         console.print(Text(line, style="bold"), soft_wrap=True)
         console.print(Text(f"  {row['reason']}"), soft_wrap=True)
-    if report["plan"] is not None:
+    if report["gpu"] is not None:
+        explain_gpu.show(report["gpu"], report["plan"], picture, tasks)
+    elif report["plan"] is not None:
         _show_plan(report["plan"], picture, tasks)

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan of a GPU that need not be there. The planner itself: src/plan/balance_test.cc.
+#include "src/cuda/plan_preview.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <vector>
+
+#include "hpcattn/error.h"
+
+namespace hpcattn::cuda {
+namespace {
+
+AttentionGroup group_64_8() {
+  AttentionGroup group;
+  group.num_q_heads = 64;
+  group.num_kv_heads = 8;
+  group.head_dim = 128;
+  group.page_size = 64;
+  group.q_dtype = group.kv_dtype = DType::kBFloat16;
+  return group;
+}
+
+PlanPreview preview(const std::vector<std::int32_t>& cu, const std::vector<std::int32_t>& lens,
+                    std::int64_t fixed_split = 0, std::int64_t num_sms = 132) {
+  return preview_plan(group_64_8(), cu, lens, fixed_split, num_sms);
+}
+
+TEST(PlanPreview, DealsABatchToAllWorkers) {
+  const PlanPreview plan = preview({0, 1, 2, 34}, {131072, 17, 3000});
+  EXPECT_EQ(plan.num_workers, 264);
+  EXPECT_EQ(plan.header.num_tokens, 34);
+  EXPECT_EQ(plan.narrow_tiles, 16);     // two requests of 8 rows, 8 heads
+  EXPECT_EQ(plan.wide_tiles, 2 * 8);    // 32 tokens x 8 rows in tiles of 128
+  EXPECT_GT(plan.combines.size(), 0U);  // the long one is split
+  ASSERT_EQ(plan.costs.size(), plan.tasks.size());
+  // Every pair of a row and a KV token within the tiles' ranges is some task's, once.
+  std::map<int, std::int64_t> kv_of_request;
+  std::int32_t worker = 0;
+  for (const plan::Task& task : plan.tasks) {
+    EXPECT_GE(task.worker, worker);
+    EXPECT_LT(task.worker, plan.num_workers);
+    worker = task.worker;
+    kv_of_request[task.request] += task.kv_end - task.kv_begin;
+  }
+  EXPECT_EQ(kv_of_request[0], 8 * 131072);
+  EXPECT_EQ(kv_of_request[1], 8 * 17);
+  EXPECT_EQ(kv_of_request[2], 8 * (3000 + 3000 - 16));  // the first tile ends 16 tokens earlier
+}
+
+TEST(PlanPreview, FollowsTheNumberOfMultiprocessors) {
+  const PlanPreview few = preview({0, 1}, {131072}, 0, 8);
+  const PlanPreview many = preview({0, 1}, {131072}, 0, 256);
+  EXPECT_EQ(few.num_workers, 16);
+  EXPECT_LT(few.tasks.size(), many.tasks.size());
+}
+
+TEST(PlanPreview, CutsAtAFixedSplit) {
+  const PlanPreview plan = preview({0, 1}, {1000}, 256);
+  ASSERT_EQ(plan.tasks.size(), 8U * 4U);
+  EXPECT_EQ(plan.tasks[1].kv_begin, 256);
+  EXPECT_EQ(plan.combines.size(), 8U);
+}
+
+TEST(PlanPreview, ABatchWithoutTokensHasNoTask) {
+  EXPECT_TRUE(preview({0, 0}, {5}).tasks.empty());
+  EXPECT_TRUE(preview({0}, {}).tasks.empty());
+}
+
+TEST(PlanPreview, RefusesWhatIsNoBatch) {
+  EXPECT_THROW(preview({0, 1}, {}), InvalidArgument);
+  EXPECT_THROW(preview({1, 2}, {5}), InvalidArgument);
+  EXPECT_THROW(preview({0, 2, 1}, {5, 5}), InvalidArgument);
+  EXPECT_THROW(preview({0, 1}, {-5}), InvalidArgument);
+  EXPECT_THROW(preview({0, 1}, {5}, 100), InvalidArgument);
+  EXPECT_THROW(preview({0, 1}, {5}, 0, 0), InvalidArgument);
+  EXPECT_THROW(preview({0, 1}, {5}, 0, 257), InvalidArgument);
+  EXPECT_THROW(preview({0, 1 << 27}, {1 << 27}, 64), Error);
+}
+
+}  // namespace
+}  // namespace hpcattn::cuda

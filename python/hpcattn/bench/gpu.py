@@ -36,7 +36,9 @@ def describe(device: torch.device) -> dict[str, Any]:
         return {}
     found = torch.cuda.get_device_properties(device)
     status = json.loads(_library.load().cuda_status(True))
-    arch = next((d["arch"] for d in status["driver"]["devices"] if d["index"] == device.index), "")
+    arch = next(
+        (d.get("arch", "") for d in status["driver"]["devices"] if d["index"] == device.index), ""
+    )
     return {
         "name": found.name,
         "arch": arch,

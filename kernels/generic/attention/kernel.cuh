@@ -37,29 +37,45 @@ struct SharedMemory {
   char* slots(int rows) const { return q + rows * Config::kQStride; }
 };
 
-/// Soft cap, ALiBi and mask on a tile's raw scores. `token`: this lane's first column.
+/// Soft cap and ALiBi on a tile's raw scores. `token`: this lane's first column.
 template <AttentionSpec kSpec, typename Products>
-inline void mask_scores(typename Products::Scores& scores, const RowInfo* infos, int token,
-                        float softcap, bool masked) {
-  constexpr bool kTransforms = kSpec.softcap || kSpec.alibi;
+inline void transform_scores(typename Products::Scores& scores, const RowInfo* infos, int token,
+                             float softcap) {
+  HPCATTN_UNROLL
+  for (int i = 0; i < Products::kRowTiles; ++i) {
+    HPCATTN_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const RowInfo& row = infos[i * 16 + half * 8];
+      const auto distance = static_cast<float>(row.position - token);
+      HPCATTN_UNROLL
+      for (int n = 0; n < Products::kTokenTiles; ++n) {
+        HPCATTN_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          float& score = scores[i][n][2 * half + e];
+          score =
+              transform_score<kSpec>(score, row, distance - static_cast<float>(n * 8 + e), softcap);
+        }
+      }
+    }
+  }
+}
+
+/// Tokens that a row does not see.
+template <typename Products>
+inline void mask_scores(typename Products::Scores& scores, const RowInfo* infos, int token) {
   HPCATTN_UNROLL
   for (int i = 0; i < Products::kRowTiles; ++i) {
     HPCATTN_UNROLL
     for (int half = 0; half < 2; ++half) {
       const RowInfo& row = infos[i * 16 + half * 8];
       const int first = token - row.kv_begin;
-      // Of a tile that is seen whole, everything is below this.
-      const unsigned num_seen = masked ? row.kv_end - row.kv_begin : 0x7fffffffU;
+      const unsigned num_seen = row.kv_end - row.kv_begin;
       HPCATTN_UNROLL
       for (int n = 0; n < Products::kTokenTiles; ++n) {
         HPCATTN_UNROLL
         for (int e = 0; e < 2; ++e) {
           float& score = scores[i][n][2 * half + e];
-          const int column = n * 8 + e;
-          if constexpr (kTransforms) {
-            score = transform_score<kSpec>(score, row, token + column, softcap);
-          }
-          const bool seen = static_cast<unsigned>(first + column) < num_seen;
+          const bool seen = static_cast<unsigned>(first + n * 8 + e) < num_seen;
           score = seen ? score : negative_infinity();
         }
       }
@@ -189,9 +205,10 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
     const int column = warp_token + lane % 4 * 2;
     const bool masked =
         token < shared.state->plain_begin || token + kShape.tile_kv > shared.state->plain_end;
-    if (masked || kSpec.softcap || kSpec.alibi) {
-      mask_scores<kSpec, Products>(scores, infos, token + column, p.softcap, masked);
+    if constexpr (kSpec.softcap || kSpec.alibi) {
+      transform_scores<kSpec, Products>(scores, infos, token + column, p.softcap);
     }
+    if (masked) mask_scores<Products>(scores, infos, token + column);
     if (has_holes) {
       mask_holes<Products>(scores,
                            shared.pages + tile % Config::kMaxSlots * kShape.tile_kv + column);

@@ -20,14 +20,13 @@ inline float tanh_accurate(float x) {
   return copysignf((1.0F - t) * ptx::rcp(1.0F + t), x);
 }
 
-/// Soft cap and ALiBi: raw scores become scores in log2 units. `token` is the column's KV token.
+/// Soft cap and ALiBi: raw scores become scores in log2 units. `distance`: of the KV token from the
+/// row's position, in either direction.
 template <AttentionSpec kSpec>
-inline float transform_score(float raw, const RowInfo& row, int token, float softcap) {
+inline float transform_score(float raw, const RowInfo& row, float distance, float softcap) {
   float score = raw * row.factor;
   if constexpr (kSpec.softcap) score = softcap * kLog2E * tanh_accurate(score);
-  if constexpr (kSpec.alibi) {
-    score -= row.slope * static_cast<float>(abs(row.position - token));
-  }
+  if constexpr (kSpec.alibi) score = fmaf(-row.slope, fabsf(distance), score);
   return score;
 }
 

@@ -184,7 +184,8 @@ inline int run_narrow_task(const DecodeParams& params, const plan::Task& task, c
           float& score = scores[r][e + 2 * half];
           const int j = token + 8 * half;
           if constexpr (kAttention.softcap || kAttention.alibi) {
-            score = transform_score<kAttention>(score, row, j, p.softcap);
+            score = transform_score<kAttention>(score, row, static_cast<float>(row.position - j),
+                                                p.softcap);
           } else {
             score *= row.factor;
           }

@@ -77,11 +77,11 @@ CubinPlace cubin_place(const KernelVariant& variant, const std::string& arch) {
   try {
     const Nvrtc& n = nvrtc();
     const CubinFolder folder = CubinFolder::private_to_user(cache_path());
-    if (folder.load(cubin_key(variant, arch, n.major, n.minor))) return CubinPlace::kCached;
+    const bool cached = folder.load(cubin_key(variant, arch, n.major, n.minor)).has_value();
+    return cached ? CubinPlace::kCached : CubinPlace::kNowhere;
   } catch (const Error&) {
-    // Without libnvrtc nothing of the cache is ever asked for.
+    return CubinPlace::kNowhere;  // without libnvrtc the cache is not asked either
   }
-  return CubinPlace::kNowhere;
 }
 
 std::string cache_problem() {

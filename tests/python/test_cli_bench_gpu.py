@@ -7,6 +7,7 @@ checks, rates, tables and verdicts are the same. tests/gpu/test_cli.py runs it o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from cli_support import TINY, run
-from hpcattn.bench import gpu, gpu_attention, report, runner, step, verdict
+from hpcattn.bench import gpu, gpu_attention, layers, report, runner, step, verdict
 from hpcattn.bench.batch import parse_batch
 from hpcattn.bench.cases import GPU_SUITES, AttentionCase, Heads, PlanCase, RopeCase, StoreCase
 from hpcattn.bench.layers import Layers, layers_for, timer_of
@@ -189,6 +190,69 @@ def test_layers_pass_the_cache():
     Layers([lambda i=i: log.append(i) for i in range(3)], CPU)()
     assert log == [0, 1, 2]
     assert timer_of(CPU) is host_seconds
+
+
+class FakeCuda:
+    """Stands for torch.cuda: logs what is asked of it, and captures nothing."""
+
+    def __init__(self, log):
+        self.log = log
+        fake = self
+
+        class Graph:
+            def replay(self):
+                fake.log.append("replay")
+
+        class Event:
+            def __init__(self, enable_timing):
+                assert enable_timing
+
+            def record(self):
+                fake.log.append("record")
+
+            def synchronize(self):
+                fake.log.append("wait")
+
+            def elapsed_time(self, end):
+                return 2.5  # milliseconds
+
+        self.CUDAGraph, self.Event = Graph, Event
+
+    def device(self, device):
+        return contextlib.nullcontext()
+
+    def Stream(self):  # noqa: N802
+        return self
+
+    def wait_stream(self, other):
+        self.log.append("wait_stream")
+
+    def current_stream(self):
+        return self
+
+    def stream(self, stream):
+        return contextlib.nullcontext()
+
+    def synchronize(self):
+        self.log.append("synchronize")
+
+    @contextlib.contextmanager
+    def graph(self, graph, stream):
+        assert stream is self
+        self.log.append("capture")
+        yield
+        self.log.append("captured")
+
+
+def test_on_a_gpu_layers_are_a_graph_and_events_time_it(monkeypatch):
+    log: list[object] = []
+    monkeypatch.setattr(layers, "_cuda", FakeCuda(log))
+    device = torch.device("cuda", 0)
+    replay = Layers([lambda i=i: log.append(i) for i in range(2)], device)
+    assert log == ["wait_stream", 0, 1, "synchronize", "capture", 0, 1, "captured"]
+    log.clear()
+    assert timer_of(device)(replay) == 0.0025
+    assert log == ["record", "replay", "record", "wait"]
 
 
 def _as_on_an_h200(found):

@@ -42,15 +42,15 @@ class Layers:
         self._graph: torch.cuda.CUDAGraph | None = None
         if device.type != "cuda":
             return
-        with torch.cuda.device(device):
+        with _cuda.device(device):
             stream = _cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
+            stream.wait_stream(_cuda.current_stream())
+            with _cuda.stream(stream):
                 for call in calls:
                     call()
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
+            _cuda.synchronize()
+            graph = _cuda.CUDAGraph()
+            with _cuda.graph(graph, stream=stream):
                 for call in calls:
                     call()
             self._graph = graph
@@ -68,11 +68,11 @@ def timer_of(device: torch.device) -> Timer:
     """Seconds of a call on that device, by its own events where it is a GPU."""
     if device.type != "cuda":
         return host_seconds
-    with torch.cuda.device(device):
+    with _cuda.device(device):
         start, end = _cuda.Event(enable_timing=True), _cuda.Event(enable_timing=True)
 
     def event_seconds(call: Callable[[], object]) -> float:
-        with torch.cuda.device(device):
+        with _cuda.device(device):
             start.record()
             call()
             end.record()

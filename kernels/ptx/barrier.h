@@ -45,4 +45,9 @@ inline void mbarrier_wait(std::uint32_t barrier, int parity) {
 /// Orders this thread's ordinary accesses of shared memory before copies of the engine.
 inline void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
+/// Waits until `threads` threads have come to named barrier `id`; __syncthreads is 0.
+inline void barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
 }  // namespace hpcattn::ptx

@@ -25,21 +25,25 @@ bool generic_only() {
   return only;
 }
 
-/// Whether Hopper's kernel takes a call.
-bool takes_sm90(const AttentionProblem& problem, const DecodeSpec& spec, const DeviceInfo& device) {
+/// Whether Hopper's decode kernel takes a call. The host knows no lengths, so it asks how many rows
+/// a request has on average; any number is served by either kernel.
+bool takes_decode(const AttentionProblem& problem, const AttentionGroup& group,
+                  const DecodeSpec& spec, const DeviceInfo& device) {
+  const std::int64_t rows = problem.q.size(0) * (group.num_q_heads / group.num_kv_heads);
+  const std::int64_t num_requests = problem.cu_seqlens_q.size(0) - 1;
   return device.major == 9 && device.minor == 0 && !generic_only() && !is_packed(problem) &&
-         decode_takes(spec) && tensor_map_takes(problem.k) && tensor_map_takes(problem.v) &&
-         has_tensor_maps();
+         rows <= num_requests * kDecodeRows && decode_takes(spec) && tensor_map_takes(problem.k) &&
+         tensor_map_takes(problem.v) && has_tensor_maps();
 }
 
 void launch_attention(const AttentionProblem& problem, const AttentionGroup& group,
                       const Tensor& plan, const plan::DeviceBound& bound,
                       const Execution& execution) {
   static KernelTable<AttentionSpec> generic_kernels;
-  static KernelTable<DecodeSpec> sm90_kernels;
+  static KernelTable<DecodeSpec> decode_kernels;
   static KernelTable<int> combine_kernels;
   static Counter generic_launches("cuda/generic/attention");
-  static Counter sm90_launches("cuda/sm90/attention");
+  static Counter decode_launches("cuda/sm90/decode");
   static Counter combine_launches("cuda/generic/combine");
   const int device = problem.q.device().index;
   const DeviceInfo& info = device_info(device);
@@ -58,14 +62,14 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
                          .rows = bound.partial_rows};
   const AttentionParams params = attention_params(problem, group, plan, room);
   const auto ctas = static_cast<unsigned>(plan_workers(device));
-  if (takes_sm90(problem, spec, info)) {
-    const Kernel& kernel = sm90_kernels.get(device, spec, variant);
+  if (takes_decode(problem, group, spec, info)) {
+    const Kernel& kernel = decode_kernels.get(device, spec, variant);
     const int box_tokens = decode_layout(spec).box_tokens;
     launch(kernel, {ctas, 1, 1}, execution,
            DecodeParams{.attention = params,
                         .k_map = page_map(problem.k, box_tokens),
                         .v_map = page_map(problem.v, box_tokens)});
-    sm90_launches.add();
+    decode_launches.add();
   } else {
     const Kernel& kernel = generic_kernels.get(device, spec.attention, variant);
     launch(kernel, {ctas, 1, 1}, execution, params);

@@ -31,7 +31,7 @@ AttentionSpec attention_spec(const AttentionGroup& group, const AttentionFeature
                              int shared_budget);
 KernelVariant variant_of(const AttentionSpec& spec);
 
-/// Hopper's kernel; decode_takes(spec).
+/// Hopper's decode kernel; decode_takes(spec).
 KernelVariant variant_of(const DecodeSpec& spec);
 
 /// The kernel that joins the partial results of split rows.

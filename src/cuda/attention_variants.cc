@@ -81,15 +81,15 @@ KernelVariant variant_of(const AttentionSpec& spec) {
 KernelVariant variant_of(const DecodeSpec& spec) {
   const std::string source = message("DecodeSpec{.attention = hpcattn::", source_of(spec.attention),
                                      ", .page_size = ", spec.page_size, "}");
-  return {.name = message("attention_sm90<", source, ">"),
+  return {.name = message("decode<", source, ">"),
           .source = message("#include \"kernels/sm90/decode/kernel.cuh\"\n"
                             "extern \"C\" __global__ void __launch_bounds__(",
-                            kAttentionThreads, ", ", plan::kCtasPerSm,
+                            kDecodeThreads, ", ", plan::kCtasPerSm,
                             ") hpcattn_kernel(\n"
                             "    const __grid_constant__ hpcattn::DecodeParams p) {\n"
-                            "  hpcattn::attention_sm90<hpcattn::",
+                            "  hpcattn::decode<hpcattn::",
                             source, ">(p);\n}\n"),
-          .threads = kAttentionThreads,
+          .threads = kDecodeThreads,
           .shared_bytes = decode_layout(spec).shared_bytes};
 }
 

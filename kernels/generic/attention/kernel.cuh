@@ -6,6 +6,7 @@
 #include "kernels/generic/attention/config.h"
 #include "kernels/generic/attention/epilogue.h"
 #include "kernels/generic/attention/load.h"
+#include "kernels/generic/attention/load_task.h"
 #include "kernels/generic/attention/multiply.h"
 #include "kernels/generic/attention/params.h"
 #include "kernels/generic/attention/plan_fits.h"
@@ -101,24 +102,6 @@ inline void mask_holes(typename Products::Scores& scores, const std::int32_t* pa
       }
     }
   }
-}
-
-/// Read anew at each call: between the two ends of a task its fields would take registers that the
-/// mainloop has no room for.
-inline plan::Task load_task(const AttentionParams& p, int index) {
-  const std::int32_t* const words = p.plan + p.layout.task(index);
-  static_assert(sizeof(plan::Task) == 3 * sizeof(int4));
-  union {
-    int4 parts[3];
-    plan::Task task;
-  } u{};
-  HPCATTN_UNROLL
-  for (int i = 0; i < 3; ++i) {
-    asm volatile("ld.global.v4.s32 {%0,%1,%2,%3}, [%4];\n"
-                 : "=r"(u.parts[i].x), "=r"(u.parts[i].y), "=r"(u.parts[i].z), "=r"(u.parts[i].w)
-                 : "l"(words + 4 * i));
-  }
-  return u.task;
 }
 
 /// Returns the index, which the mainloop has no register for either.
@@ -249,17 +232,6 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
   const int done = shared.state->task_index;
   __syncthreads();  // before the next task writes to shared memory
   return done;
-}
-
-/// The plan was made of the lengths that the call has; else reports it.
-inline bool task_fits(const AttentionParams& p, const plan::Task& task) {
-  if (p.kv_lens == nullptr) return true;
-  const int kv_len = p.kv_lens[task.request * p.kv_lens_stride];
-  if (kv_len == task.kv_len) return true;
-  if (threadIdx.x == 0) {
-    report_fault(p.fault, FaultKind::kPlanBatch, task.request, task.kv_len, kv_len);
-  }
-  return false;
 }
 
 template <AttentionSpec kSpec>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hopper's narrow tasks: what a variant is, and its shared memory. Read by the host too.
+// Hopper's decode kernel: what a variant is, and its shared memory. Read by the host too.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,29 @@ struct DecodeSpec {
   friend constexpr bool operator==(const DecodeSpec&, const DecodeSpec&) = default;
 };
 
-/// K or V of one tile of KV tokens lies in a slot as [page][128 bytes of the dims][token][128
-/// bytes], swizzled by the copy engine within 1024 bytes.
+/// Four warps compute, a fifth starts copies.
+inline constexpr int kDecodeThreads = kAttentionThreads + 32;
+inline constexpr int kDecodeRows = 16;  // of one pass over K and V
+
+/// K or V of one tile of KV tokens lies in a slot as [page][lines of the dims][token][128 bytes],
+/// swizzled by the copy engine within 1024 bytes.
 struct DecodeLayout {
   static constexpr int kTileKv = 64;
   static constexpr int kLineBytes = 128;
-  static constexpr int kMaxSlots = 8;
+  static constexpr int kMaxSlots = 12;
   static constexpr int kAlignment = 1024;
 
   int box_tokens = 0;  // tokens of one copy: a page, or a tile of a longer one
   int slot_bytes = 0;
   int slots = 0;
-  int barriers_offset = 0;  // past all that the wide tasks use
-  int slots_offset = 0;     // a multiple of kAlignment
+  // Shared memory: row infos | maxima and sums of the warps | q | sums of 8 rows | slots |
+  // barriers.
+  int maxima_offset = 0;
+  int q_offset = 0;
+  int sums_offset = 0;
+  int sums_stride = 0;   // floats of a row
+  int slots_offset = 0;  // a multiple of kAlignment
+  int barriers_offset = 0;
   int shared_bytes = 0;
 };
 
@@ -34,31 +44,32 @@ struct DecodeLayout {
 constexpr bool decode_takes(const DecodeSpec& spec) {
   const int page = spec.page_size;
   const bool pages = page == 16 || page == 32 || page == 64 || page == 128 || page == 256;
-  const int row_bytes =
-      spec.attention.head_dim * static_cast<int>(size_bytes(spec.attention.kv_dtype));
-  return pages && row_bytes % DecodeLayout::kLineBytes == 0 && !spec.attention.unaligned_kv &&
-         size_bytes(spec.attention.kv_dtype) == 2;
+  const auto element = static_cast<int>(size_bytes(spec.attention.kv_dtype));
+  // Above head dim 128 the output of 16 rows does not fit the registers.
+  return pages && spec.attention.head_dim <= 128 &&
+         spec.attention.head_dim * element % DecodeLayout::kLineBytes == 0 &&
+         !spec.attention.unaligned_kv && element == 2;
 }
 
 constexpr DecodeLayout decode_layout(const DecodeSpec& spec) {
-  const AttentionLayout generic = attention_layout(spec.attention);
+  const int head_dim = spec.attention.head_dim;
   DecodeLayout layout;
   layout.box_tokens =
       spec.page_size < DecodeLayout::kTileKv ? spec.page_size : DecodeLayout::kTileKv;
-  layout.slot_bytes = DecodeLayout::kTileKv * spec.attention.head_dim *
-                      static_cast<int>(size_bytes(spec.attention.kv_dtype));
-  // Narrow tasks: fixed part | q | slots; wide ones use the generic layout in the same memory.
-  const int q_end = generic.fixed_bytes + generic.narrow.rows() * generic.q_stride;
-  constexpr int kAlign = DecodeLayout::kAlignment;
-  layout.slots_offset = (q_end + kAlign - 1) / kAlign * kAlign;
+  layout.slot_bytes =
+      DecodeLayout::kTileKv * head_dim * static_cast<int>(size_bytes(spec.attention.kv_dtype));
+  const auto aligned = [](int bytes, int unit) { return (bytes + unit - 1) / unit * unit; };
+  layout.maxima_offset = aligned(kDecodeRows * static_cast<int>(sizeof(RowInfo)), 16);
+  layout.q_offset = layout.maxima_offset + kAttentionWarps * kDecodeRows * 8;
+  layout.sums_offset = layout.q_offset + kDecodeRows * attention_layout(spec.attention).q_stride;
+  layout.sums_stride = head_dim + 4;  // lanes that store dims of four rows hit unlike banks
+  layout.slots_offset = aligned(layout.sums_offset + kAttentionWarps * 8 * layout.sums_stride * 4,
+                                DecodeLayout::kAlignment);
   constexpr int kBarrierBytes = 2 * DecodeLayout::kMaxSlots * 8;
-  // Dynamic shared memory starts at a multiple of 1024 where nothing static lies before it.
   const int room = spec.attention.shared_budget - kBarrierBytes - layout.slots_offset;
   layout.slots = room / layout.slot_bytes;
   if (layout.slots > DecodeLayout::kMaxSlots) layout.slots = DecodeLayout::kMaxSlots;
-  const int narrow_end = layout.slots_offset + layout.slots * layout.slot_bytes;
-  const int wide_end = generic.bytes_of(generic.wide);
-  layout.barriers_offset = ((narrow_end > wide_end ? narrow_end : wide_end) + 15) / 16 * 16;
+  layout.barriers_offset = layout.slots_offset + layout.slots * layout.slot_bytes;
   layout.shared_bytes = layout.barriers_offset + kBarrierBytes;
   return layout;
 }

@@ -28,6 +28,30 @@ struct DecodeProducts {
   using Scores = float[kRowTiles][4];                 // 16 tokens of this warp
   using Output = float[kRowTiles][kDimTiles][4];
 
+  static constexpr int kTiles = kRowTiles;
+
+  static void clear(Output& output) {
+    HPCATTN_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) {
+      HPCATTN_UNROLL
+      for (int n = 0; n < kDimTiles; ++n) {
+        HPCATTN_UNROLL
+        for (int e = 0; e < 4; ++e) output[r][n][e] = 0.0F;
+      }
+    }
+  }
+
+  static void rescale(Output& output, const float (&factor)[kRowTiles][2]) {
+    HPCATTN_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) {
+      HPCATTN_UNROLL
+      for (int n = 0; n < kDimTiles; ++n) {
+        HPCATTN_UNROLL
+        for (int e = 0; e < 4; ++e) output[r][n][e] *= factor[r][e % 2];
+      }
+    }
+  }
+
   /// `q`: address of the first row in shared memory, rows kQStride bytes apart.
   static void load_query(Query& query, std::uint32_t q, int lane) {
     HPCATTN_UNROLL

@@ -7,9 +7,14 @@
 #include "kernels/generic/attention/query.h"
 #include "kernels/generic/attention/scores.h"
 #include "kernels/sm90/decode/multiply.h"
+#include "kernels/sm90/decode/params.h"
 #include "kernels/sm90/decode/ring.h"
+#include "kernels/sm90/decode/tasks.h"
 
 namespace hpcattn {
+
+/// Named barrier of the warps that compute.
+inline constexpr int kComputeBarrier = 1;
 
 /// Running softmax of the columns of S^T that a lane has; see Softmax in scores.h.
 template <int kRowTiles>
@@ -92,195 +97,168 @@ inline void clear_dead_values(std::uint32_t slot, int first_token, int lane, uns
   __syncwarp();
 }
 
-/// Returns the ring's next item.
+/// Soft cap, ALiBi, scale and mask: raw scores become scores in log2 units, -inf where a row does
+/// not see a token. `token`: the warp's first.
+template <AttentionSpec kSpec, typename Products>
+inline void mask_pass(typename Products::Scores& scores, const RowInfo* infos, int token,
+                      unsigned live_tokens, int lane, float softcap) {
+  HPCATTN_UNROLL
+  for (int r = 0; r < Products::kTiles; ++r) {
+    HPCATTN_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      const RowInfo& row = infos[r * 8 + lane % 4 * 2 + e];
+      HPCATTN_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        float& score = scores[r][e + 2 * half];
+        const int place = lane / 4 + 8 * half;
+        if constexpr (kSpec.softcap || kSpec.alibi) {
+          score = transform_score<kSpec>(score, row,
+                                         static_cast<float>(row.position - token - place), softcap);
+        } else {
+          score *= row.factor;
+        }
+        const bool seen = token + place >= row.kv_begin && token + place < row.kv_end &&
+                          (live_tokens >> place & 1U) != 0;
+        score = seen ? score : negative_infinity();
+      }
+    }
+  }
+}
+
+/// The warps' results, added up in an order that is always the same, eight rows at a time.
 template <DecodeSpec kSpec, int kRowTiles>
-inline int run_narrow_task(const DecodeParams& params, const plan::Task& task, char* base,
-                           const DecodeRing<kSpec>& ring, int item) {
+inline void add_up_and_store(const TaskOutput& target,
+                             const typename DecodeProducts<kSpec, kRowTiles>::Output& output,
+                             const DecodeSoftmax<kRowTiles>& softmax, char* base, int thread) {
+  constexpr DecodeLayout kLayout = decode_layout(kSpec);
+  constexpr int kDims = kSpec.attention.head_dim;
+  auto* const maxima = reinterpret_cast<float2*>(base + kLayout.maxima_offset);
+  auto* const sums = reinterpret_cast<float*>(base + kLayout.sums_offset);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const int t = lane % 4;
+  HPCATTN_UNROLL
+  for (int r = 0; r < kRowTiles; ++r) {
+    HPCATTN_UNROLL
+    for (int n = 0; n < kDims / 16; ++n) {
+      HPCATTN_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        sums[(warp * 8 + 2 * t + e % 2) * kLayout.sums_stride + n * 16 + lane / 4 + e / 2 * 8] =
+            output[r][n][e];
+      }
+    }
+    HPCATTN_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      if (lane / 4 != 0) continue;
+      maxima[warp * 8 + 2 * t + e] = make_float2(softmax.reference[r][e], softmax.sum[r][e]);
+    }
+    ptx::barrier_sync(kComputeBarrier, kAttentionThreads);
+
+    constexpr int kThreadsPerRow = kAttentionThreads / 8;
+    const int row = thread / kThreadsPerRow;
+    const int first = thread % kThreadsPerRow;
+    if (target.live(r * 8 + row)) {
+      float top = negative_infinity();
+      HPCATTN_UNROLL
+      for (int w = 0; w < kAttentionWarps; ++w) top = fmaxf(top, maxima[w * 8 + row].x);
+      float share[kAttentionWarps];
+      float sum = 0.0F;
+      HPCATTN_UNROLL
+      for (int w = 0; w < kAttentionWarps; ++w) {
+        const float2 part = maxima[w * 8 + row];
+        share[w] = top == negative_infinity() ? 0.0F : ptx::ex2(part.x - top);
+        sum += part.y * share[w];
+      }
+      const RowResult result = target.finish(r * 8 + row, top, sum, first == 0);
+      target.store(r * 8 + row, result.factor, [&](const auto& visit) {
+        for (int dim = 2 * first; dim < kDims; dim += 2 * kThreadsPerRow) {
+          float2 total = make_float2(0.0F, 0.0F);
+          HPCATTN_UNROLL
+          for (int w = 0; w < kAttentionWarps; ++w) {
+            const auto part =
+                *reinterpret_cast<const float2*>(sums + (w * 8 + row) * kLayout.sums_stride + dim);
+            total.x = fmaf(part.x, share[w], total.x);
+            total.y = fmaf(part.y, share[w], total.y);
+          }
+          visit(dim, total.x, total.y);
+        }
+      });
+    }
+    ptx::barrier_sync(kComputeBarrier, kAttentionThreads);
+  }
+}
+
+/// One pass of up to 8 * kRowTiles rows over K and V. Called by the four warps that compute;
+/// returns the ring's next item.
+template <DecodeSpec kSpec, int kRowTiles>
+inline int run_pass(const DecodeParams& params, Pass pass, char* base,
+                    const DecodeRing<kSpec>& ring, int item) {
   constexpr AttentionSpec kAttention = kSpec.attention;
-  using Config = AttentionConfig<kAttention>;
+  constexpr DecodeLayout kLayout = DecodeRing<kSpec>::kLayout;
   using Products = DecodeProducts<kSpec, kRowTiles>;
-  using Ring = DecodeRing<kSpec>;
   constexpr int kTileKv = DecodeLayout::kTileKv;
-  // Copies under way; one slot less than there are, so that nobody waits for the slowest warp.
-  constexpr int kAhead = Ring::kSlots - 1;
   const AttentionParams& p = params.attention;
+  const plan::Task task = load_pass(p, pass);
 
   const int thread = ptx::thread_index_here();
   const int warp = thread / 32;
   const int lane = thread % 32;
-  auto* const infos = reinterpret_cast<RowInfo*>(base + Config::kStateBytes);
-  auto* const maxima = reinterpret_cast<float2*>(base + Config::kStateBytes + Config::kInfoBytes +
-                                                 Config::kPagesBytes);
-  char* const q_smem = base + Config::kFixedBytes;
-
-  int tile = task.kv_begin / kTileKv;
-  const int end_tile = task.kv_end > task.kv_begin ? (task.kv_end + kTileKv - 1) / kTileKv : tile;
-  const int end_item = item + 2 * (end_tile - tile);
-
-  DecodeLoader<kSpec> loader(params, ring, task, lane);
-  int load_item = item;
-  int load_tile = tile;
-  const auto load_next = [&] {
-    if (warp != 0 || load_item >= end_item) return;
-    if ((end_item - load_item) % 2 == 0) {
-      loader.load_k(load_tile, load_item);
-    } else {
-      loader.load_v(load_tile, load_item);
-      ++load_tile;
-    }
-    ++load_item;
-  };
-  if (warp == 0) loader.look_up(tile);
-  for (int i = 0; i < kAhead; ++i) load_next();
-  // This warp's 16 tokens of a tile lie on one page; below 0 where there is none.
-  const auto page_of = [&](int of_tile) {
-    const int first = of_tile * kTileKv + warp * 16;
-    if (first >= task.kv_end || first + 16 <= task.kv_begin) return 0;
-    return p.page_table[task.request * p.table_request + first / kSpec.page_size * p.table_page];
-  };
-  int page = page_of(tile);
-
-  write_row_infos<kAttention, 16>(p, task, infos, thread);
-  store_query<kAttention, 16>(p, task, q_smem, thread);
-  __syncthreads();
+  const int first_token = warp * 16;  // of this warp in each tile
+  auto* const infos = reinterpret_cast<RowInfo*>(base);
+  char* const q_smem = base + kLayout.q_offset;
+  write_row_infos<kAttention, 8 * kRowTiles>(p, task, infos, thread);
+  store_query<kAttention, kDecodeRows>(p, task, q_smem, thread);
+  ptx::barrier_sync(kComputeBarrier, kAttentionThreads);
   typename Products::Query query;
   Products::load_query(query, ptx::shared_address(q_smem), lane);
 
-  const int t = lane % 4;
+  // This warp's 16 tokens of a tile lie on one page; below 0 where there is none.
+  const auto page_of = [&](int tile) {
+    const int token = tile * kTileKv + first_token;
+    if (token >= task.kv_end || token + 16 <= task.kv_begin) return 0;
+    return p.page_table[task.request * p.table_request + token / kSpec.page_size * p.table_page];
+  };
   typename Products::Output output;
-  HPCATTN_UNROLL
-  for (int r = 0; r < kRowTiles; ++r) {
-    HPCATTN_UNROLL
-    for (int n = 0; n < Products::kDimTiles; ++n) {
-      HPCATTN_UNROLL
-      for (int e = 0; e < 4; ++e) output[r][n][e] = 0.0F;
-    }
-  }
+  Products::clear(output);
   DecodeSoftmax<kRowTiles> softmax;
-  const int first_token = warp * 16;
-
-  for (; tile < end_tile; ++tile) {
+  const TileRange tiles(task);
+  int page = page_of(tiles.begin);
+  for (int tile = tiles.begin; tile < tiles.end; ++tile) {
     ring.wait_full(item);
     typename Products::Scores scores;
-    Products::keys_query(scores, query, ring.slot_address(item), first_token, lane);
+    // The lane is read anew in each tile: what follows from it would be kept for all of them, and
+    // take registers that are not there.
+    Products::keys_query(scores, query, ring.slot_address(item), first_token,
+                         ptx::thread_index_here() % 32);
     ring.release(item++, lane);
-    load_next();
 
-    const int token = tile * kTileKv + first_token + lane / 4;
+    const int begin = tile * kTileKv;
     // Which of this warp's tokens are live: inside of the task, on a page that exists.
     unsigned live_tokens = page < 0 ? 0U : 0xffffU;
-    if (tile * kTileKv < task.kv_begin || tile * kTileKv + kTileKv > task.kv_end) {
-      const int mine = tile * kTileKv + first_token + lane % 16;
+    if (begin < task.kv_begin || begin + kTileKv > task.kv_end) {
+      const int mine = begin + first_token + lane % 16;
       live_tokens &= __ballot_sync(0xffffffffU, mine >= task.kv_begin && mine < task.kv_end);
     }
     page = page_of(tile + 1);
-    HPCATTN_UNROLL
-    for (int r = 0; r < kRowTiles; ++r) {
-      HPCATTN_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        const RowInfo& row = infos[r * 8 + 2 * t + e];
-        HPCATTN_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          float& score = scores[r][e + 2 * half];
-          const int j = token + 8 * half;
-          if constexpr (kAttention.softcap || kAttention.alibi) {
-            score = transform_score<kAttention>(score, row, static_cast<float>(row.position - j),
-                                                p.softcap);
-          } else {
-            score *= row.factor;
-          }
-          const bool seen = j >= row.kv_begin && j < row.kv_end &&
-                            (live_tokens >> (lane / 4 + 8 * half) & 1U) != 0;
-          score = seen ? score : negative_infinity();
-        }
-      }
-    }
+    mask_pass<kAttention, Products>(scores, infos, begin + first_token, live_tokens, lane,
+                                    p.softcap);
     float rescale[kRowTiles][2];
-    if (softmax.update(scores, rescale)) {
-      HPCATTN_UNROLL
-      for (int r = 0; r < kRowTiles; ++r) {
-        HPCATTN_UNROLL
-        for (int n = 0; n < Products::kDimTiles; ++n) {
-          HPCATTN_UNROLL
-          for (int e = 0; e < 4; ++e) output[r][n][e] *= rescale[r][e % 2];
-        }
-      }
-    }
+    if (softmax.update(scores, rescale)) Products::rescale(output, rescale);
 
     ring.wait_full(item);
     const std::uint32_t v = ring.slot_address(item);
     if (live_tokens != 0xffffU) {
       clear_dead_values<Products>(v, first_token, lane, live_tokens);
     }
-    Products::values_probabilities(output, scores, v, first_token, lane);
+    Products::values_probabilities(output, scores, v, first_token, ptx::thread_index_here() % 32);
+    // The copy engine writes there next, after these ordinary stores.
     if (live_tokens != 0xffffU) ptx::fence_async_shared();
     ring.release(item++, lane);
-    load_next();
   }
   softmax.finish();
-
-  // The warps' results, added up in an order of their own: [warp][row][dim], four floats more a row
-  // keep the lanes' stores in unlike banks.
-  const TaskOutput target(p, task, Config::kHeadDim);
-  constexpr int kStride = Config::kHeadDim + 4;
-  constexpr int kRows = 8 * kRowTiles;
-  float* const room = reinterpret_cast<float*>(base + Config::kFixedBytes + 16 * Config::kQStride);
-  HPCATTN_UNROLL
-  for (int r = 0; r < kRowTiles; ++r) {
-    HPCATTN_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      const int row = r * 8 + 2 * t + e;
-      if (lane / 4 == 0) {
-        maxima[warp * 16 + row] = make_float2(softmax.reference[r][e], softmax.sum[r][e]);
-      }
-    }
-  }
-  __syncthreads();  // all warps have read their last slot: what follows may write over the ring
-  HPCATTN_UNROLL
-  for (int r = 0; r < kRowTiles; ++r) {
-    HPCATTN_UNROLL
-    for (int n = 0; n < Products::kDimTiles; ++n) {
-      HPCATTN_UNROLL
-      for (int e = 0; e < 4; ++e) {
-        const int row = r * 8 + 2 * t + e % 2;
-        room[(warp * kRows + row) * kStride + n * 16 + lane / 4 + e / 2 * 8] = output[r][n][e];
-      }
-    }
-  }
-  __syncthreads();
-  constexpr int kThreadsPerRow = kAttentionThreads / kRows;
-  const int row = thread / kThreadsPerRow;
-  const int first = thread % kThreadsPerRow;
-  if (target.live(row)) {
-    float top = negative_infinity();
-    HPCATTN_UNROLL
-    for (int w = 0; w < kAttentionWarps; ++w) top = fmaxf(top, maxima[w * 16 + row].x);
-    float share[kAttentionWarps];
-    float sum = 0.0F;
-    HPCATTN_UNROLL
-    for (int w = 0; w < kAttentionWarps; ++w) {
-      const float2 part = maxima[w * 16 + row];
-      share[w] = top == negative_infinity() ? 0.0F : ptx::ex2(part.x - top);
-      sum += part.y * share[w];
-    }
-    const RowResult result = target.finish(row, top, sum, first == 0);
-    target.store(row, result.factor, [&](const auto& visit) {
-      for (int dim = 2 * first; dim < Config::kHeadDim; dim += 2 * kThreadsPerRow) {
-        float2 total = make_float2(0.0F, 0.0F);
-        HPCATTN_UNROLL
-        for (int w = 0; w < kAttentionWarps; ++w) {
-          const auto part =
-              *reinterpret_cast<const float2*>(room + (w * kRows + row) * kStride + dim);
-          total.x = fmaf(part.x, share[w], total.x);
-          total.y = fmaf(part.y, share[w], total.y);
-        }
-        visit(dim, total.x, total.y);
-      }
-    });
-  }
-  ptx::fence_async_shared();  // the room is the ring's again
-  __syncthreads();
-  return end_item;
+  add_up_and_store<kSpec, kRowTiles>(TaskOutput(p, load_pass(p, pass), kAttention.head_dim), output,
+                                     softmax, base, thread);
+  return item;
 }
 
 }  // namespace hpcattn

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tasks of a plan, on the device.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/generic/attention/params.h"
+#include "kernels/tile/unroll.h"
+
+namespace hpcattn {
+
+/// Read anew at each call: between the two ends of a task its fields would take registers that the
+/// mainloop has no room for.
+inline plan::Task load_task(const AttentionParams& p, int index) {
+  const std::int32_t* const words = p.plan + p.layout.task(index);
+  static_assert(sizeof(plan::Task) == 3 * sizeof(int4));
+  union {
+    int4 parts[3];
+    plan::Task task;
+  } u{};
+  HPCATTN_UNROLL
+  for (int i = 0; i < 3; ++i) {
+    asm volatile("ld.global.v4.s32 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(u.parts[i].x), "=r"(u.parts[i].y), "=r"(u.parts[i].z), "=r"(u.parts[i].w)
+                 : "l"(words + 4 * i));
+  }
+  return u.task;
+}
+
+/// The plan was made of the lengths that the call has; else reports it.
+inline bool task_fits(const AttentionParams& p, const plan::Task& task) {
+  if (p.kv_lens == nullptr) return true;
+  const int kv_len = p.kv_lens[task.request * p.kv_lens_stride];
+  if (kv_len == task.kv_len) return true;
+  if (threadIdx.x == 0) {
+    report_fault(p.fault, FaultKind::kPlanBatch, task.request, task.kv_len, kv_len);
+  }
+  return false;
+}
+
+}  // namespace hpcattn

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,10 +33,12 @@ def test_fault_compiles(fault: Fault, tmp_path: Path, monkeypatch: pytest.Monkey
     tool, nvrtc = find_tool(), find_nvrtc()
     if tool is None or nvrtc is None:
         pytest.skip("needs hpcattn_variants (`make test-cpp`) and libnvrtc")
-    target = tmp_path / "kernels_of_this_run" / fault.included_name
-    target.parent.mkdir(parents=True)
-    target.write_text(fault.mutated(), encoding="utf-8")
-    monkeypatch.setenv("HPCATTN_KERNEL_DIR", str(tmp_path / "kernels_of_this_run"))
+    # Those that the tool was built with: it has the structs that go with them.
+    sources = tmp_path / "kernels_of_this_run"
+    subprocess.run([str(tool), "--sources", str(sources)], check=True)
+    target = sources / fault.included_name
+    target.write_text(fault.mutated(target), encoding="utf-8")
+    monkeypatch.setenv("HPCATTN_KERNEL_DIR", str(sources))
     family = FAMILIES.get(fault.tests, "plan" if "row_tile" in fault.file else "attention")
     some = ["--family", family, "--every", str(10_000)]
     if family == "attention" and "combine" not in fault.file:

@@ -42,6 +42,7 @@ class Fault:
 
 _KERNEL = "kernels/generic/attention/kernel.cuh"
 _LOAD = "kernels/generic/attention/load.h"
+_LOAD_TASK = "kernels/generic/attention/load_task.h"
 _QUERY = "kernels/generic/attention/query.h"
 _SCORES = "kernels/generic/attention/scores.h"
 _OUTPUT = "kernels/generic/attention/output.h"
@@ -96,7 +97,7 @@ FAULTS = (
     Fault("v_scale dropped", _OUTPUT, "if (o.v_scale != nullptr)", "if (false)"),
     Fault("out_scale dropped", _OUTPUT, "if (o.out_scale != nullptr)", "if (false)"),
     Fault("softcap in other units", _SCORES, "softcap * kLog2E * tanh", "softcap * tanh"),
-    Fault("ALiBi from the start", _SCORES, "abs(row.position - token)", "abs(token)"),
+    Fault("ALiBi upside down", _SCORES, "fmaf(-row.slope", "fmaf(row.slope"),
     # Addresses.
     Fault("wrong page stride", _LOAD, "page[pass] * page_stride", "page[pass] * token_stride"),
     Fault("place within a tile", _LOAD, "place * token_stride", "row * token_stride"),
@@ -116,7 +117,7 @@ FAULTS = (
     ),
     Fault(
         "other lengths not noticed",
-        _KERNEL,
+        _LOAD_TASK,
         "if (kv_len == task.kv_len) return true;",
         "return true;",
         PLANS,

@@ -41,10 +41,8 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
                       const Execution& execution) {
   static KernelTable<AttentionSpec> generic_kernels;
   static KernelTable<DecodeSpec> decode_kernels;
-  static KernelTable<int> combine_kernels;
   static Counter generic_launches("cuda/generic/attention");
   static Counter decode_launches("cuda/sm90/decode");
-  static Counter combine_launches("cuda/generic/combine");
   const int device = problem.q.device().index;
   const DeviceInfo& info = device_info(device);
   const AttentionFeatures features{
@@ -75,9 +73,6 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
     launch(kernel, {ctas, 1, 1}, execution, params);
     generic_launches.add();
   }
-  const Kernel& combine = combine_kernels.get(device, group.head_dim, &combine_variant);
-  launch(combine, {ctas, 1, 1}, execution, combine_params(params, problem, group));
-  combine_launches.add();
 }
 
 }  // namespace

@@ -29,9 +29,10 @@ struct DecodeLayout {
   int box_tokens = 0;  // tokens of one copy: a page, or a tile of a longer one
   int slot_bytes = 0;
   int slots = 0;
-  // Shared memory: row infos | maxima and sums of the warps | q | sums of 8 rows | slots |
+  // Shared memory: row infos | maxima and sums of the warps | a flag | q | sums of 8 rows | slots |
   // barriers.
   int maxima_offset = 0;
+  int flag_offset = 0;
   int q_offset = 0;
   int sums_offset = 0;
   int sums_stride = 0;   // floats of a row
@@ -60,7 +61,8 @@ constexpr DecodeLayout decode_layout(const DecodeSpec& spec) {
       DecodeLayout::kTileKv * head_dim * static_cast<int>(size_bytes(spec.attention.kv_dtype));
   const auto aligned = [](int bytes, int unit) { return (bytes + unit - 1) / unit * unit; };
   layout.maxima_offset = aligned(kDecodeRows * static_cast<int>(sizeof(RowInfo)), 16);
-  layout.q_offset = layout.maxima_offset + kAttentionWarps * kDecodeRows * 8;
+  layout.flag_offset = layout.maxima_offset + kAttentionWarps * 8 * 8;
+  layout.q_offset = layout.flag_offset + 16;
   layout.sums_offset = layout.q_offset + kDecodeRows * attention_layout(spec.attention).q_stride;
   layout.sums_stride = head_dim + 4;  // lanes that store dims of four rows hit unlike banks
   layout.slots_offset = aligned(layout.sums_offset + kAttentionWarps * 8 * layout.sums_stride * 4,

@@ -3,11 +3,22 @@
 // copies of K and V, four compute.
 #pragma once
 
+#include "kernels/generic/attention/combine.h"
 #include "kernels/generic/attention/plan_fits.h"
 #include "kernels/sm90/decode/load.h"
 #include "kernels/sm90/decode/task.h"
 
 namespace hpcattn {
+
+/// After a task's last pass: where its KV was split, the last to come joins the partial results.
+template <DecodeSpec kSpec>
+inline void finish_task(const AttentionParams& p, Pass pass, char* base) {
+  const plan::Task task = load_task(p, pass.task);
+  if (task.partial < 0) return;
+  join_partials<kSpec.attention.head_dim, kAttentionThreads>(
+      p, task, reinterpret_cast<int*>(base + decode_layout(kSpec).flag_offset),
+      ptx::thread_index_here(), [] { ptx::barrier_sync(kComputeBarrier, kAttentionThreads); });
+}
 
 template <DecodeSpec kSpec>
 inline void decode(const DecodeParams& params) {
@@ -31,7 +42,9 @@ inline void decode(const DecodeParams& params) {
       item = task.row_end - task.row_begin <= 8
                  ? run_pass<kSpec, 1>(params, pass, shared, ring, item)
                  : run_pass<kSpec, 2>(params, pass, shared, ring, item);
+      if (pass.last) finish_task<kSpec>(p, pass, shared);
     });
+    write_padding<kSpec.attention.head_dim, kAttentionThreads>(p, static_cast<int>(threadIdx.x));
   }
 }
 

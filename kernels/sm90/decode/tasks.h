@@ -22,6 +22,7 @@ struct TileRange {
 struct Pass {
   int task;
   int slice;
+  bool last;  // of its task
 };
 
 /// Read anew at each call, as load_task().
@@ -46,7 +47,7 @@ inline void for_each_pass(const AttentionParams& p, const Body& body) {
         slices = (task.row_end - task.row_begin + kDecodeRows - 1) / kDecodeRows;
       }
     }
-    for (int slice = 0; slice < slices; ++slice) body(Pass{i, slice});
+    for (int slice = 0; slice < slices; ++slice) body(Pass{i, slice, slice + 1 == slices});
   }
 }
 

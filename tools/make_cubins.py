@@ -3,9 +3,9 @@
 
     python tools/make_cubins.py --library build/torch/hpcattn_torch.so --arch sm_90a --output DIR
 
-Run by torch/CMakeLists.txt where HPCATTN_CUBINS is on. It needs torch and libnvrtc, which a CUDA build
-of torch brings, and no GPU. Without libnvrtc nothing ships, and that is no failure: kernels are then
-compiled where they are first needed.
+Run by torch/CMakeLists.txt where HPCATTN_CUBINS is on. It needs torch and libnvrtc, which a CUDA
+build of torch brings, and no GPU. Without libnvrtc nothing ships, and that is no failure: kernels
+are then compiled where they are first needed.
 """
 
 from __future__ import annotations

@@ -125,17 +125,17 @@ AttentionParams attention_params(const AttentionProblem& problem, const Attentio
   return p;
 }
 
-CombineParams combine_params(const AttentionParams& p, const AttentionProblem& problem,
+CombineParams combine_params(const AttentionParams& attention, const AttentionProblem& problem,
                              const AttentionGroup& group) {
   CombineParams c;
-  c.plan = p.plan;
-  c.layout = p.layout;
-  c.partial_out = p.partial_out;
-  c.partial_lse = p.partial_lse;
-  c.partial_rows = p.partial_rows;
-  c.group_header = p.group_header;
-  c.output = p.output;
-  c.group = p.group;
+  c.plan = attention.plan;
+  c.layout = attention.layout;
+  c.partial_out = attention.partial_out;
+  c.partial_lse = attention.partial_lse;
+  c.partial_rows = attention.partial_rows;
+  c.group_header = attention.group_header;
+  c.output = attention.output;
+  c.group = attention.group;
   c.num_q_heads = group.num_q_heads;
   c.num_tokens = problem.q.size(0);
   c.cu_seqlens_q = problem.cu_seqlens_q.data_as<const std::int32_t>();

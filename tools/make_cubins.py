@@ -45,8 +45,9 @@ def main() -> int:
 
     import torch
 
-    torch.ops.load_library(str(options.library.absolute()))
-    ops = torch.ops.hpcattn
+    registry: Any = torch.ops
+    registry.load_library(str(options.library.absolute()))
+    ops = registry.hpcattn
     options.output.parent.mkdir(parents=True, exist_ok=True)
     # What is not among them any more must not ship, so they are written to a folder of their own.
     made = Path(tempfile.mkdtemp(prefix=".cubins-", dir=options.output.absolute().parent))

@@ -3,9 +3,9 @@
 
     python tools/make_cubins.py --library build/torch/hpcattn_torch.so --arch sm_90a --output DIR
 
-Run by torch/CMakeLists.txt where HPCATTN_CUBINS is on. It needs torch and libnvrtc, which a CUDA build
-of torch brings, and no GPU. Without libnvrtc nothing ships, and that is no failure: kernels are then
-compiled where they are first needed.
+Run by torch/CMakeLists.txt where HPCATTN_CUBINS is on. It needs torch and libnvrtc, which a CUDA
+build of torch brings, and no GPU. Without libnvrtc nothing ships, and that is no failure: kernels
+are then compiled where they are first needed.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def main() -> int:
 
     import torch
 
-    torch.ops.load_library(str(options.library.absolute()))
-    ops = torch.ops.hpcattn
+    registry: Any = torch.ops
+    registry.load_library(str(options.library.absolute()))
+    ops = registry.hpcattn
     options.output.parent.mkdir(parents=True, exist_ok=True)
     # What is not among them any more must not ship, so they are written to a folder of their own.
     made = Path(tempfile.mkdtemp(prefix=".cubins-", dir=options.output.absolute().parent))

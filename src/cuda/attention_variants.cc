@@ -12,6 +12,8 @@
 namespace hpcattn::cuda {
 namespace {
 
+constexpr std::int64_t kKilobyte = 1024;
+
 const char* text(bool value) { return value ? "true" : "false"; }
 
 /// The spec as source writes it, with field names: what is compiled, cached and shown.
@@ -28,19 +30,19 @@ std::string source_of(const AttentionSpec& spec) {
 int shared_budget(std::string_view arch) {
   // NVIDIA, CUDA C++ Programming Guide, technical specifications of compute capabilities.
   DeviceInfo device;
-  device.shared_bytes_per_sm = 228 * 1024;
-  if (arch.starts_with("sm_80")) device.shared_bytes_per_sm = 164 * 1024;
+  device.shared_bytes_per_sm = 228 * kKilobyte;
+  if (arch.starts_with("sm_80")) device.shared_bytes_per_sm = 164 * kKilobyte;
   if (arch.starts_with("sm_86") || arch.starts_with("sm_89") || arch.starts_with("sm_12")) {
-    device.shared_bytes_per_sm = 100 * 1024;
+    device.shared_bytes_per_sm = 100 * kKilobyte;
   }
-  device.shared_bytes_per_cta = device.shared_bytes_per_sm - 1024;
+  device.shared_bytes_per_cta = device.shared_bytes_per_sm - kKilobyte;
   return shared_budget(device);
 }
 
 int shared_budget(const DeviceInfo& device) {
   // Each cta takes 1 KB for the system. 80 KB hold every head dim's smallest ring.
-  constexpr std::int64_t kSystemBytes = 1024;
-  constexpr std::int64_t kEnough = 80 * 1024;
+  constexpr std::int64_t kSystemBytes = kKilobyte;
+  constexpr std::int64_t kEnough = 80 * kKilobyte;
   const std::int64_t half = device.shared_bytes_per_sm / plan::kCtasPerSm - kSystemBytes;
   return static_cast<int>(half >= kEnough ? std::min(half, device.shared_bytes_per_cta)
                                           : device.shared_bytes_per_cta);

@@ -14,7 +14,8 @@ namespace hpcattn {
 template <DecodeSpec kSpec>
 inline void finish_task(const AttentionParams& p, Pass pass, char* base) {
   const plan::Task task = load_task(p, pass.task);
-  if (task.partial < 0) return;
+  const bool last = task.row_begin + (pass.slice + 1) * kDecodeRows >= task.row_end;
+  if (task.partial < 0 || !last) return;
   join_partials<kSpec.attention.head_dim, kAttentionThreads>(
       p, task, reinterpret_cast<int*>(base + decode_layout(kSpec).flag_offset),
       ptx::thread_index_here(), [] { ptx::barrier_sync(kComputeBarrier, kAttentionThreads); });
@@ -42,7 +43,7 @@ inline void decode(const DecodeParams& params) {
       item = task.row_end - task.row_begin <= 8
                  ? run_pass<kSpec, 1>(params, pass, shared, ring, item)
                  : run_pass<kSpec, 2>(params, pass, shared, ring, item);
-      if (pass.last) finish_task<kSpec>(p, pass, shared);
+      finish_task<kSpec>(p, pass, shared);
     });
     write_padding<kSpec.attention.head_dim, kAttentionThreads>(p, static_cast<int>(threadIdx.x));
   }

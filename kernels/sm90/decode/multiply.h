@@ -14,21 +14,42 @@
 
 namespace hpcattn {
 
+/// Which dtypes the products are of: 16-bit ones as they are, or fp8, of contractions twice as
+/// long.
+template <DecodeSpec kSpec>
+struct DecodeMath {
+  static constexpr DType kKv = kSpec.attention.kv_dtype;
+  static constexpr bool kFp8 = is_fp8(kKv);
+  static constexpr DType kCompute = AttentionConfig<kSpec.attention>::kCompute;
+  static constexpr int kRowBytes =
+      kSpec.attention.head_dim * static_cast<int>(size_bytes(kKv));  // of K, V and the stored q
+  static constexpr int kQueryStride = padded_row_bytes(kRowBytes);
+
+  static void mma(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+    if constexpr (kFp8) {
+      ptx::mma_m16n8k32<kKv>(c, a, b[0], b[1]);
+    } else {
+      ptx::mma_m16n8k16<kCompute>(c, a, b[0], b[1]);
+    }
+  }
+};
+
 template <DecodeSpec kSpec, int kRowTiles>
 struct DecodeProducts {
-  using Config = AttentionConfig<kSpec.attention>;
+  using Math = DecodeMath<kSpec>;
   static constexpr DecodeLayout kLayout = decode_layout(kSpec);
-  static constexpr DType kCompute = Config::kCompute;
-  static constexpr int kSteps = Config::kHeadDim / 16;     // of the contraction over dims
-  static constexpr int kDimTiles = Config::kHeadDim / 16;  // of O^T
-  static constexpr int kBoxBytes = kLayout.box_tokens * Config::kHeadDim * Config::kKvBytes;
+  static constexpr int kTiles = kRowTiles;
+  static constexpr int kHeadDim = kSpec.attention.head_dim;
+  static constexpr int kWarpTokens = kLayout.tile_kv / kAttentionWarps;
+  static constexpr int kTokenTiles = kWarpTokens / 16;  // of S^T
+  static constexpr int kSteps = Math::kRowBytes / 32;   // of the contraction over dims
+  static constexpr int kDimTiles = kHeadDim / 16;       // of O^T
+  static constexpr int kBoxBytes = kLayout.box_tokens * Math::kRowBytes;
   static constexpr int kLineBytes = DecodeLayout::kLineBytes;
 
   using Query = std::uint32_t[kRowTiles][kSteps][2];  // right operand of S^T
-  using Scores = float[kRowTiles][4];                 // 16 tokens of this warp
+  using Scores = float[kRowTiles][kTokenTiles][4];
   using Output = float[kRowTiles][kDimTiles][4];
-
-  static constexpr int kTiles = kRowTiles;
 
   static void clear(Output& output) {
     HPCATTN_UNROLL
@@ -52,19 +73,26 @@ struct DecodeProducts {
     }
   }
 
-  /// `q`: address of the first row in shared memory, rows kQStride bytes apart.
+  /// The dim of element `e` of tile `n` of O^T. Of fp8 V, a tile's first eight rows are the even
+  /// and its last eight the odd dims: they were transposed as pairs of bytes.
+  static int dim_of(int n, int e, int lane) {
+    const int row = lane / 4;
+    return n * 16 + (Math::kFp8 ? 2 * row + e / 2 : row + e / 2 * 8);
+  }
+
+  /// `q`: address of the first row in shared memory, rows kQueryStride bytes apart.
   static void load_query(Query& query, std::uint32_t q, int lane) {
     HPCATTN_UNROLL
     for (int r = 0; r < kRowTiles; ++r) {
       HPCATTN_UNROLL
       for (int step = 0; step < kSteps; step += 2) {
-        std::uint32_t pairs[4];
+        std::uint32_t units[4];
         ptx::ldmatrix<4, false>(
-            pairs, q + (r * 8 + lane % 8) * Config::kQStride + step * 32 + lane / 8 * 16);
-        query[r][step][0] = pairs[0];
-        query[r][step][1] = pairs[1];
-        query[r][step + 1][0] = pairs[2];
-        query[r][step + 1][1] = pairs[3];
+            units, q + (r * 8 + lane % 8) * Math::kQueryStride + step * 32 + lane / 8 * 16);
+        query[r][step][0] = units[0];
+        query[r][step][1] = units[1];
+        query[r][step + 1][0] = units[2];
+        query[r][step + 1][1] = units[3];
       }
     }
   }
@@ -85,22 +113,23 @@ struct DecodeProducts {
     }
   };
 
-  /// scores = K Q^T for the 16 tokens from `first_token` of the tile on.
+  /// scores = K Q^T for this warp's tokens, from `first_token` of the tile on.
   static void keys_query(Scores& scores, const Query& query, std::uint32_t slot, int first_token,
                          int lane) {
     HPCATTN_UNROLL
-    for (int r = 0; r < kRowTiles; ++r) {
-      HPCATTN_UNROLL
-      for (int e = 0; e < 4; ++e) scores[r][e] = 0.0F;
-    }
-    const Line line(slot, first_token + lane % 16);
-    HPCATTN_UNROLL
-    for (int step = 0; step < kSteps; ++step) {
-      std::uint32_t a[4];
-      ptx::ldmatrix<4, false>(a, line.unit(2 * step + lane / 16));
+    for (int j = 0; j < kTokenTiles; ++j) {
       HPCATTN_UNROLL
       for (int r = 0; r < kRowTiles; ++r) {
-        ptx::mma_m16n8k16<kCompute>(scores[r], a, query[r][step][0], query[r][step][1]);
+        HPCATTN_UNROLL
+        for (int e = 0; e < 4; ++e) scores[r][j][e] = 0.0F;
+      }
+      const Line line(slot, first_token + j * 16 + lane % 16);
+      HPCATTN_UNROLL
+      for (int step = 0; step < kSteps; ++step) {
+        std::uint32_t a[4];
+        ptx::ldmatrix<4, false>(a, line.unit(2 * step + lane / 16));
+        HPCATTN_UNROLL
+        for (int r = 0; r < kRowTiles; ++r) Math::mma(scores[r][j], a, query[r][step]);
       }
     }
   }
@@ -110,21 +139,54 @@ struct DecodeProducts {
                                    int first_token, int lane) {
     std::uint32_t b[kRowTiles][2];
     HPCATTN_UNROLL
-    for (int r = 0; r < kRowTiles; ++r) {
+    for (int r = 0; r < kRowTiles; ++r) right_operand(b[r], probabilities[r]);
+    const auto line = [&](int token) { return Line(slot, first_token + token); };
+    if constexpr (Math::kFp8) {
+      // Lane l addresses token l: four matrices of eight tokens.
+      const Line tokens = line(lane);
       HPCATTN_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const float* pair = &probabilities[r][2 * half];
-        b[r][half] = ptx::transpose_8x8(ptx::pack2<kCompute>(pair[0], pair[1]));
+      for (int tile = 0; tile < kDimTiles; ++tile) {
+        // Of dims 2g and 2g + 1, tokens 2t and 2t + 1 of each eight.
+        std::uint32_t pairs[4];
+        ptx::ldmatrix<4, true>(pairs, tokens.unit(tile));
+        const std::uint32_t a[4] = {
+            ptx::prmt(pairs[0], pairs[1], 0x6420), ptx::prmt(pairs[0], pairs[1], 0x7531),
+            ptx::prmt(pairs[2], pairs[3], 0x6420), ptx::prmt(pairs[2], pairs[3], 0x7531)};
+        HPCATTN_UNROLL
+        for (int r = 0; r < kRowTiles; ++r) Math::mma(output[r][tile], a, b[r]);
+      }
+    } else {
+      const Line tokens = line(lane / 16 * 8 + lane % 8);
+      HPCATTN_UNROLL
+      for (int tile = 0; tile < kDimTiles; ++tile) {
+        std::uint32_t a[4];
+        ptx::ldmatrix<4, true>(a, tokens.unit(2 * tile + lane / 8 % 2));
+        HPCATTN_UNROLL
+        for (int r = 0; r < kRowTiles; ++r) Math::mma(output[r][tile], a, b[r]);
       }
     }
-    const Line line(slot, first_token + lane / 16 * 8 + lane % 8);
-    HPCATTN_UNROLL
-    for (int tile = 0; tile < kDimTiles; ++tile) {
-      std::uint32_t a[4];
-      ptx::ldmatrix<4, true>(a, line.unit(2 * tile + lane / 8 % 2));
+  }
+
+ private:
+  /// P^T of eight rows from what S^T left: tokens go from the rows of a fragment to its lanes. With
+  /// fp8, bytes 4t .. 4t + 3 stand for tokens 2t, 2t + 1, 2t + 8 and 2t + 9, as V's do.
+  static void right_operand(std::uint32_t (&b)[2], const float (&p)[kTokenTiles][4]) {
+    if constexpr (Math::kFp8) {
       HPCATTN_UNROLL
-      for (int r = 0; r < kRowTiles; ++r) {
-        ptx::mma_m16n8k16<kCompute>(output[r][tile], a, b[r][0], b[r][1]);
+      for (int j = 0; j < 2; ++j) {
+        std::uint32_t halves[2];  // of eight tokens each, as float16
+        HPCATTN_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          const float* pair = &p[j][2 * half];
+          halves[half] = ptx::transpose_8x8(ptx::pack2<DType::kFloat16>(pair[0], pair[1]));
+        }
+        b[j] = ptx::float16_to_e4m3(halves[0]) | ptx::float16_to_e4m3(halves[1]) << 16;
+      }
+    } else {
+      HPCATTN_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const float* pair = &p[0][2 * half];
+        b[half] = ptx::transpose_8x8(ptx::pack2<Math::kCompute>(pair[0], pair[1]));
       }
     }
   }

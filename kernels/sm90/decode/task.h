@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One narrow task: K and V stream through the ring, each warp takes 16 tokens of every tile, and
-// the four warps' results are added up at the end.
+// One pass over K and V of a task: tiles come through the ring, each warp takes a quarter of every
+// tile's tokens, and the four warps' results are added up at the end.
 #pragma once
 
 #include "kernels/generic/attention/epilogue.h"
-#include "kernels/generic/attention/query.h"
-#include "kernels/generic/attention/scores.h"
 #include "kernels/sm90/decode/multiply.h"
 #include "kernels/sm90/decode/params.h"
+#include "kernels/sm90/decode/query.h"
 #include "kernels/sm90/decode/ring.h"
+#include "kernels/sm90/decode/softmax.h"
 #include "kernels/sm90/decode/tasks.h"
 
 namespace hpcattn {
@@ -16,77 +16,14 @@ namespace hpcattn {
 /// Named barrier of the warps that compute.
 inline constexpr int kComputeBarrier = 1;
 
-/// Running softmax of the columns of S^T that a lane has; see Softmax in scores.h.
-template <int kRowTiles>
-struct DecodeSoftmax {
-  static constexpr float kSlack = 8.0F;
-  float reference[kRowTiles][2];
-  float sum[kRowTiles][2];
-
-  DecodeSoftmax() {
-    HPCATTN_UNROLL
-    for (int r = 0; r < kRowTiles; ++r) {
-      HPCATTN_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        reference[r][e] = negative_infinity();
-        sum[r][e] = 0.0F;
-      }
-    }
-  }
-
-  /// Scores in log2 units become probabilities, not normalised; returns whether any lane's
-  /// `rescale` is not 1.
-  bool update(float (&scores)[kRowTiles][4], float (&rescale)[kRowTiles][2]) {
-    bool moved = false;
-    HPCATTN_UNROLL
-    for (int r = 0; r < kRowTiles; ++r) {
-      HPCATTN_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        float top = fmaxf(scores[r][e], scores[r][e + 2]);
-        HPCATTN_UNROLL
-        for (int step = 4; step <= 16; step *= 2) {
-          top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, step));
-        }
-        float& kept = reference[r][e];
-        const bool moves = top > kept + kSlack;
-        rescale[r][e] = moves ? ptx::ex2(kept - top) : 1.0F;
-        kept = moves ? top : kept;
-        sum[r][e] *= rescale[r][e];
-        moved = moved || moves;
-        const float shift = kept == negative_infinity() ? 0.0F : kept;
-        HPCATTN_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          float& score = scores[r][e + 2 * half];
-          score = ptx::ex2(score - shift);
-          sum[r][e] += score;
-        }
-      }
-    }
-    return __any_sync(0xffffffffU, moved);
-  }
-
-  /// Adds the tokens of all lanes.
-  void finish() {
-    HPCATTN_UNROLL
-    for (int r = 0; r < kRowTiles; ++r) {
-      HPCATTN_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        HPCATTN_UNROLL
-        for (int step = 4; step <= 16; step *= 2) {
-          sum[r][e] += __shfl_xor_sync(0xffffffffU, sum[r][e], step);
-        }
-      }
-    }
-  }
-};
-
 /// Rows of V of tokens that no row sees become zeros: 0 times what lies there may be NaN. A warp
-/// clears its own 16 tokens.
+/// clears its own tokens.
 template <typename Products>
 inline void clear_dead_values(std::uint32_t slot, int first_token, int lane, unsigned live_tokens) {
   using Line = typename Products::Line;
-  constexpr int kUnits = Products::Config::kHeadDim * Products::Config::kKvBytes / 16;
-  for (int i = lane; i < 16 * kUnits; i += 32) {
+  constexpr int kUnits = Products::Math::kRowBytes / 16;
+  HPCATTN_NO_UNROLL
+  for (int i = lane; i < Products::kWarpTokens * kUnits; i += 32) {
     const int token = i / kUnits;
     if (live_tokens >> token & 1U) continue;
     asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};\n" ::"r"(
@@ -97,39 +34,12 @@ inline void clear_dead_values(std::uint32_t slot, int first_token, int lane, uns
   __syncwarp();
 }
 
-/// Soft cap, ALiBi, scale and mask: raw scores become scores in log2 units, -inf where a row does
-/// not see a token. `token`: the warp's first.
-template <AttentionSpec kSpec, typename Products>
-inline void mask_pass(typename Products::Scores& scores, const RowInfo* infos, int token,
-                      unsigned live_tokens, int lane, float softcap) {
-  HPCATTN_UNROLL
-  for (int r = 0; r < Products::kTiles; ++r) {
-    HPCATTN_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      const RowInfo& row = infos[r * 8 + lane % 4 * 2 + e];
-      HPCATTN_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        float& score = scores[r][e + 2 * half];
-        const int place = lane / 4 + 8 * half;
-        if constexpr (kSpec.softcap || kSpec.alibi) {
-          score = transform_score<kSpec>(score, row,
-                                         static_cast<float>(row.position - token - place), softcap);
-        } else {
-          score *= row.factor;
-        }
-        const bool seen = token + place >= row.kv_begin && token + place < row.kv_end &&
-                          (live_tokens >> place & 1U) != 0;
-        score = seen ? score : negative_infinity();
-      }
-    }
-  }
-}
-
 /// The warps' results, added up in an order that is always the same, eight rows at a time.
 template <DecodeSpec kSpec, int kRowTiles>
 inline void add_up_and_store(const TaskOutput& target,
                              const typename DecodeProducts<kSpec, kRowTiles>::Output& output,
-                             const DecodeSoftmax<kRowTiles>& softmax, char* base, int thread) {
+                             const DecodeSoftmax<kRowTiles, DecodeMath<kSpec>::kFp8>& softmax,
+                             char* base, int thread) {
   constexpr DecodeLayout kLayout = decode_layout(kSpec);
   constexpr int kDims = kSpec.attention.head_dim;
   auto* const maxima = reinterpret_cast<float2*>(base + kLayout.maxima_offset);
@@ -143,8 +53,8 @@ inline void add_up_and_store(const TaskOutput& target,
     for (int n = 0; n < kDims / 16; ++n) {
       HPCATTN_UNROLL
       for (int e = 0; e < 4; ++e) {
-        sums[(warp * 8 + 2 * t + e % 2) * kLayout.sums_stride + n * 16 + lane / 4 + e / 2 * 8] =
-            output[r][n][e];
+        const int dim = DecodeProducts<kSpec, kRowTiles>::dim_of(n, e, lane);
+        sums[(warp * 8 + 2 * t + e % 2) * kLayout.sums_stride + dim] = output[r][n][e];
       }
     }
     HPCATTN_UNROLL
@@ -196,34 +106,40 @@ inline int run_pass(const DecodeParams& params, Pass pass, char* base,
   constexpr AttentionSpec kAttention = kSpec.attention;
   constexpr DecodeLayout kLayout = DecodeRing<kSpec>::kLayout;
   using Products = DecodeProducts<kSpec, kRowTiles>;
-  constexpr int kTileKv = DecodeLayout::kTileKv;
+  constexpr int kTileKv = kLayout.tile_kv;
+  constexpr int kWarpTokens = Products::kWarpTokens;
+  constexpr unsigned kAllTokens = 0xffffffffU >> (32 - kWarpTokens);
   const AttentionParams& p = params.attention;
   const plan::Task task = load_pass(p, pass);
 
   const int thread = ptx::thread_index_here();
   const int warp = thread / 32;
   const int lane = thread % 32;
-  const int first_token = warp * 16;  // of this warp in each tile
+  const int first_token = warp * kWarpTokens;  // of this warp in each tile
   auto* const infos = reinterpret_cast<RowInfo*>(base);
   char* const q_smem = base + kLayout.q_offset;
   write_row_infos<kAttention, 8 * kRowTiles>(p, task, infos, thread);
-  store_query<kAttention, kDecodeRows>(p, task, q_smem, thread);
+  ptx::barrier_sync(kComputeBarrier, kAttentionThreads);
+  store_decode_query<kSpec>(p, task, q_smem, infos, 8 * kRowTiles, thread);
   ptx::barrier_sync(kComputeBarrier, kAttentionThreads);
   typename Products::Query query;
   Products::load_query(query, ptx::shared_address(q_smem), lane);
 
-  // This warp's 16 tokens of a tile lie on one page; below 0 where there is none.
-  const auto page_of = [&](int tile) {
-    const int token = tile * kTileKv + first_token;
-    if (token >= task.kv_end || token + 16 <= task.kv_begin) return 0;
-    return p.page_table[task.request * p.table_request + token / kSpec.page_size * p.table_page];
+  // Whether this lane's token of a tile is live: inside of the task, on a page that exists.
+  const auto is_live = [&](int tile) {
+    const int token = tile * kTileKv + first_token + lane % kWarpTokens;
+    if (token < task.kv_begin || token >= task.kv_end) return false;
+    const std::int32_t* const table = p.page_table + task.request * p.table_request;
+    return table[token / kSpec.page_size * p.table_page] >= 0;
   };
   typename Products::Output output;
   Products::clear(output);
-  DecodeSoftmax<kRowTiles> softmax;
-  const TileRange tiles(task);
-  int page = page_of(tiles.begin);
+  DecodeSoftmax<kRowTiles, DecodeMath<kSpec>::kFp8> softmax;
+  const TileRange<kTileKv> tiles(task);
+  bool next_live = is_live(tiles.begin);
   for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+    const unsigned live_tokens = __ballot_sync(0xffffffffU, next_live) & kAllTokens;
+    next_live = is_live(tile + 1);  // one tile ahead of its use
     ring.wait_full(item);
     typename Products::Scores scores;
     // The lane is read anew in each tile: what follows from it would be kept for all of them, and
@@ -231,28 +147,19 @@ inline int run_pass(const DecodeParams& params, Pass pass, char* base,
     Products::keys_query(scores, query, ring.slot_address(item), first_token,
                          ptx::thread_index_here() % 32);
     ring.release(item++, lane);
-
-    const int begin = tile * kTileKv;
-    // Which of this warp's tokens are live: inside of the task, on a page that exists.
-    unsigned live_tokens = page < 0 ? 0U : 0xffffU;
-    if (begin < task.kv_begin || begin + kTileKv > task.kv_end) {
-      const int mine = begin + first_token + lane % 16;
-      live_tokens &= __ballot_sync(0xffffffffU, mine >= task.kv_begin && mine < task.kv_end);
-    }
-    page = page_of(tile + 1);
-    mask_pass<kAttention, Products>(scores, infos, begin + first_token, live_tokens, lane,
-                                    p.softcap);
+    mask_pass<kAttention, Products>(scores, infos, tile * kTileKv + first_token, live_tokens,
+                                    ptx::thread_index_here() % 32, p.softcap);
     float rescale[kRowTiles][2];
     if (softmax.update(scores, rescale)) Products::rescale(output, rescale);
 
     ring.wait_full(item);
     const std::uint32_t v = ring.slot_address(item);
-    if (live_tokens != 0xffffU) {
-      clear_dead_values<Products>(v, first_token, lane, live_tokens);
+    if (live_tokens != kAllTokens) {
+      clear_dead_values<Products>(v, first_token, ptx::thread_index_here() % 32, live_tokens);
     }
     Products::values_probabilities(output, scores, v, first_token, ptx::thread_index_here() % 32);
     // The copy engine writes there next, after these ordinary stores.
-    if (live_tokens != 0xffffU) ptx::fence_async_shared();
+    if (live_tokens != kAllTokens) ptx::fence_async_shared();
     ring.release(item++, lane);
   }
   softmax.finish();

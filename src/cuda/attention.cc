@@ -66,11 +66,12 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
     launch(kernel, {ctas, 1, 1}, execution,
            DecodeParams{.attention = params,
                         .k_map = page_map(problem.k, box_tokens),
-                        .v_map = page_map(problem.v, box_tokens)});
+                        .v_map = page_map(problem.v, box_tokens)},
+           /*programmatic=*/true);
     decode_launches.add();
   } else {
     const Kernel& kernel = generic_kernels.get(device, spec.attention, variant);
-    launch(kernel, {ctas, 1, 1}, execution, params);
+    launch(kernel, {ctas, 1, 1}, execution, params, /*programmatic=*/info.major >= 9);
     generic_launches.add();
   }
 }

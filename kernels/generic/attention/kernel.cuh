@@ -14,6 +14,7 @@
 #include "kernels/generic/attention/query.h"
 #include "kernels/generic/attention/scores.h"
 #include "kernels/ptx/copy.h"
+#include "kernels/ptx/dependent.h"
 #include "kernels/ptx/thread.h"
 
 namespace hpcattn {
@@ -245,6 +246,8 @@ template <AttentionSpec kSpec>
 inline void attention(const AttentionParams& p) {
   using Config = AttentionConfig<kSpec>;
   extern __shared__ __align__(16) char shared[];
+  ptx::wait_for_kernel_before();
+  ptx::let_next_kernel_begin();
   if (!plan_fits(p, p.fault)) return;
   const std::int32_t* const begin = p.plan + p.layout.worker_begin();
   for (int i = begin[blockIdx.x]; i < begin[blockIdx.x + 1]; ++i) {

@@ -5,6 +5,7 @@
 
 #include "kernels/generic/attention/combine.h"
 #include "kernels/generic/attention/plan_fits.h"
+#include "kernels/ptx/dependent.h"
 #include "kernels/sm90/decode/load.h"
 #include "kernels/sm90/decode/task.h"
 
@@ -28,6 +29,8 @@ inline void decode(const DecodeParams& params) {
   const AttentionParams& p = params.attention;
   const DecodeRing<kSpec> ring(ptx::shared_address(shared));
   if (threadIdx.x == 0) ring.init();
+  ptx::wait_for_kernel_before();
+  ptx::let_next_kernel_begin();
   if (!plan_fits(p, p.fault)) return;
   __syncthreads();
 

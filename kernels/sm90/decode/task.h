@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/generic/attention/epilogue.h"
+#include "kernels/ptx/memory.h"
 #include "kernels/sm90/decode/multiply.h"
 #include "kernels/sm90/decode/params.h"
 #include "kernels/sm90/decode/query.h"
@@ -26,10 +27,7 @@ inline void clear_dead_values(std::uint32_t slot, int first_token, int lane, uns
   for (int i = lane; i < Products::kWarpTokens * kUnits; i += 32) {
     const int token = i / kUnits;
     if (live_tokens >> token & 1U) continue;
-    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};\n" ::"r"(
-                     Line(slot, first_token + token).unit(i % kUnits)),
-                 "r"(0)
-                 : "memory");
+    ptx::clear_shared_16(Line(slot, first_token + token).unit(i % kUnits));
   }
   __syncwarp();
 }

@@ -39,6 +39,7 @@ inline void add_up_and_store(const TaskOutput& target,
                              const DecodeSoftmax<kRowTiles, DecodeMath<kSpec>::kFp8>& softmax,
                              char* base, int thread) {
   constexpr DecodeLayout kLayout = decode_layout(kSpec);
+  constexpr int kStride = kLayout.sums_stride;
   constexpr int kDims = kSpec.attention.head_dim;
   auto* const maxima = reinterpret_cast<float2*>(base + kLayout.maxima_offset);
   auto* const sums = reinterpret_cast<float*>(base + kLayout.sums_offset);
@@ -52,7 +53,7 @@ inline void add_up_and_store(const TaskOutput& target,
       HPCATTN_UNROLL
       for (int e = 0; e < 4; ++e) {
         const int dim = DecodeProducts<kSpec, kRowTiles>::dim_of(n, e, lane);
-        sums[(warp * 8 + 2 * t + e % 2) * kLayout.sums_stride + dim] = output[r][n][e];
+        sums[(warp * 8 + 2 * t + e % 2) * kStride + dim] = output[r][n][e];
       }
     }
     HPCATTN_UNROLL
@@ -84,7 +85,7 @@ inline void add_up_and_store(const TaskOutput& target,
           HPCATTN_UNROLL
           for (int w = 0; w < kAttentionWarps; ++w) {
             const auto part =
-                *reinterpret_cast<const float2*>(sums + (w * 8 + row) * kLayout.sums_stride + dim);
+                *reinterpret_cast<const float2*>(sums + (w * 8 + row) * kStride + dim);
             total.x = fmaf(part.x, share[w], total.x);
             total.y = fmaf(part.y, share[w], total.y);
           }

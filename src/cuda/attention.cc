@@ -26,18 +26,19 @@ bool generic_only() {
 }
 
 /// Whether Hopper's decode kernel takes a call. The host knows no lengths, so it asks how many rows
-/// a request has on average; any number is served by either kernel.
+/// a request has on average; any number is served by either kernel. Where KV is cut at fixed places
+/// a request's bits must not follow from its batch, as this choice does.
 bool takes_decode(const AttentionProblem& problem, const AttentionGroup& group,
-                  const DecodeSpec& spec, const DeviceInfo& device) {
+                  const DecodeSpec& spec, std::int64_t fixed_split, const DeviceInfo& device) {
   const std::int64_t rows = problem.q.size(0) * (group.num_q_heads / group.num_kv_heads);
   const std::int64_t num_requests = problem.cu_seqlens_q.size(0) - 1;
-  return device.major == 9 && device.minor == 0 && !generic_only() && !is_packed(problem) &&
-         rows <= num_requests * kDecodeRows && decode_takes(spec) && tensor_map_takes(problem.k) &&
-         tensor_map_takes(problem.v) && has_tensor_maps();
+  return device.major == 9 && device.minor == 0 && !generic_only() && fixed_split == 0 &&
+         !is_packed(problem) && rows <= num_requests * kDecodeRows && decode_takes(spec) &&
+         tensor_map_takes(problem.k) && tensor_map_takes(problem.v) && has_tensor_maps();
 }
 
 void launch_attention(const AttentionProblem& problem, const AttentionGroup& group,
-                      const Tensor& plan, const plan::DeviceBound& bound,
+                      const Tensor& plan, const plan::DeviceBound& bound, std::int64_t fixed_split,
                       const Execution& execution) {
   static KernelTable<AttentionSpec> generic_kernels;
   static KernelTable<DecodeSpec> decode_kernels;
@@ -62,7 +63,7 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
                          .rows = bound.partial_rows};
   const AttentionParams params = attention_params(problem, group, plan, room);
   const auto ctas = static_cast<unsigned>(plan_workers(device));
-  if (takes_decode(problem, group, spec, info)) {
+  if (takes_decode(problem, group, spec, fixed_split, info)) {
     const Kernel& kernel = decode_kernels.get(device, spec, variant);
     const int box_tokens = decode_layout(spec).box_tokens;
     launch(kernel, {ctas, 1, 1}, execution,
@@ -99,7 +100,7 @@ void run_attention(const AttentionProblem& problem, const AttentionGroup& group,
                               .device = problem.q.device()};
   const plan::DeviceBound bound = plan_bound(group, capacity);
   if (plan.defined()) {
-    launch_attention(problem, group, plan, bound, execution);
+    launch_attention(problem, group, plan, bound, fixed_split, execution);
     return;
   }
   const Workspace words(execution, device, static_cast<std::size_t>(bound.words) * 4);
@@ -112,7 +113,7 @@ void run_attention(const AttentionProblem& problem, const AttentionGroup& group,
              .fixed_split = fixed_split,
              .plan = made},
             packed ? KvLens::kCumulative : KvLens::kEach, execution);
-  launch_attention(problem, group, made, bound, execution);
+  launch_attention(problem, group, made, bound, fixed_split, execution);
 }
 
 }  // namespace hpcattn::cuda

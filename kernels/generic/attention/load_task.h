@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/generic/attention/params.h"
+#include "kernels/ptx/memory.h"
 #include "kernels/tile/unroll.h"
 
 namespace hpcattn {
@@ -19,11 +20,7 @@ inline plan::Task load_task(const AttentionParams& p, int index) {
     plan::Task task;
   } u{};
   HPCATTN_UNROLL
-  for (int i = 0; i < 3; ++i) {
-    asm volatile("ld.global.v4.s32 {%0,%1,%2,%3}, [%4];\n"
-                 : "=r"(u.parts[i].x), "=r"(u.parts[i].y), "=r"(u.parts[i].z), "=r"(u.parts[i].w)
-                 : "l"(words + 4 * i));
-  }
+  for (int i = 0; i < 3; ++i) u.parts[i] = ptx::load_anew(words + 4 * i);
   return u.task;
 }
 

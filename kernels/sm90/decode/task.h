@@ -6,6 +6,7 @@
 #include "kernels/generic/attention/epilogue.h"
 #include "kernels/generic/attention/query.h"
 #include "kernels/generic/attention/scores.h"
+#include "kernels/ptx/memory.h"
 #include "kernels/sm90/decode/multiply.h"
 #include "kernels/sm90/decode/params.h"
 #include "kernels/sm90/decode/ring.h"
@@ -89,10 +90,7 @@ inline void clear_dead_values(std::uint32_t slot, int first_token, int lane, uns
   for (int i = lane; i < 16 * kUnits; i += 32) {
     const int token = i / kUnits;
     if (live_tokens >> token & 1U) continue;
-    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};\n" ::"r"(
-                     Line(slot, first_token + token).unit(i % kUnits)),
-                 "r"(0)
-                 : "memory");
+    ptx::clear_shared_16(Line(slot, first_token + token).unit(i % kUnits));
   }
   __syncwarp();
 }
@@ -131,6 +129,7 @@ inline void add_up_and_store(const TaskOutput& target,
                              const typename DecodeProducts<kSpec, kRowTiles>::Output& output,
                              const DecodeSoftmax<kRowTiles>& softmax, char* base, int thread) {
   constexpr DecodeLayout kLayout = decode_layout(kSpec);
+  constexpr int kStride = kLayout.sums_stride;
   constexpr int kDims = kSpec.attention.head_dim;
   auto* const maxima = reinterpret_cast<float2*>(base + kLayout.maxima_offset);
   auto* const sums = reinterpret_cast<float*>(base + kLayout.sums_offset);
@@ -143,7 +142,7 @@ inline void add_up_and_store(const TaskOutput& target,
     for (int n = 0; n < kDims / 16; ++n) {
       HPCATTN_UNROLL
       for (int e = 0; e < 4; ++e) {
-        sums[(warp * 8 + 2 * t + e % 2) * kLayout.sums_stride + n * 16 + lane / 4 + e / 2 * 8] =
+        sums[(warp * 8 + 2 * t + e % 2) * kStride + n * 16 + lane / 4 + e / 2 * 8] =
             output[r][n][e];
       }
     }
@@ -176,7 +175,7 @@ inline void add_up_and_store(const TaskOutput& target,
           HPCATTN_UNROLL
           for (int w = 0; w < kAttentionWarps; ++w) {
             const auto part =
-                *reinterpret_cast<const float2*>(sums + (w * 8 + row) * kLayout.sums_stride + dim);
+                *reinterpret_cast<const float2*>(sums + (w * 8 + row) * kStride + dim);
             total.x = fmaf(part.x, share[w], total.x);
             total.y = fmaf(part.y, share[w], total.y);
           }

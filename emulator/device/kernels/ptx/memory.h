@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// As kernels/ptx/memory.h.
+#pragma once
+
+#include "shared_memory.h"
+
+namespace hpcattn::ptx {
+
+inline int4 load_anew(const std::int32_t* from) {
+  int4 words;
+  std::memcpy(&words, emulator::aligned(from, 16), 16);
+  return words;
+}
+
+inline void clear_shared_16(std::uint32_t shared) {
+  std::memset(emulator::shared_at(shared, 16, 16), 0, 16);
+}
+
+}  // namespace hpcattn::ptx

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+// As kernels/ptx/thread.h.
+#pragma once
+
+namespace hpcattn::ptx {
+
+inline int thread_index_here() { return static_cast<int>(threadIdx.x); }
+
+}  // namespace hpcattn::ptx

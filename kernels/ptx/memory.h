@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Accesses of memory that the compiler must leave as they are (PTX ISA 9.7.9, ld and st).
+#pragma once
+
+#include <cstdint>
+
+namespace hpcattn::ptx {
+
+/// Four words of global memory, read at each call: what was read before is not kept in registers.
+inline int4 load_anew(const std::int32_t* from) {
+  int4 words;
+  asm volatile("ld.global.v4.s32 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "l"(from));
+  return words;
+}
+
+/// 16 bytes of zeros to shared memory.
+inline void clear_shared_16(std::uint32_t shared) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};\n" ::"r"(shared), "r"(0) : "memory");
+}
+
+}  // namespace hpcattn::ptx

@@ -48,7 +48,7 @@ endif
 PACKAGE_SOURCES := $(shell find CMakeLists.txt pyproject.toml LICENSE README.md cmake include kernels src torch python \
   tools/make_cubins.py \
   -type f -not -name '*_test.cc' -not -path '*/__pycache__/*' 2>/dev/null)
-CXX_FILES = $(shell find include src kernels torch fuzz examples -name '*.cc' -o -name '*.h' -o -name '*.cuh')
+CXX_FILES = $(shell find include src kernels emulator torch fuzz examples -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 PYTHON_PATHS := python tests tools docs/figures
 
 .PHONY: help

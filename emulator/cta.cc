@@ -255,8 +255,8 @@ void CtaMachine::fail(const char* format, ...) {
   va_start(arguments, format);
   failure_ = format_text(format, arguments);
   va_end(arguments);
-  failure_ += " (cta " + std::to_string(cta.x) + "," + std::to_string(cta.y) + "," +
-              std::to_string(cta.z);
+  failure_ +=
+      " (cta " + std::to_string(cta.x) + "," + std::to_string(cta.y) + "," + std::to_string(cta.z);
   if (running_ >= 0) failure_ += ", thread " + std::to_string(running_);
   failure_ += ")";
   _longjmp(failed_, 1);

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "emulator/cta.h"
-#include "emulator/device/tensor_map.h"
 #include "emulator/image.h"
 #include "src/cuda/driver.h"
 
@@ -31,7 +30,6 @@ using hpcattn::emulator::CtaMachine;
 using hpcattn::emulator::Dim3;
 using hpcattn::emulator::Entry;
 using hpcattn::emulator::Launch;
-using hpcattn::emulator::TensorMapFields;
 
 namespace {
 
@@ -120,8 +118,7 @@ int fill(DevicePointer to, std::size_t pitch, Word value, std::size_t width, std
          void* stream) {
   return give(stream, [=] {
     for (std::size_t row = 0; row < height; ++row) {
-      auto* const at =
-          reinterpret_cast<Word*>(static_cast<char*>(pointer_of(to)) + row * pitch);
+      auto* const at = reinterpret_cast<Word*>(static_cast<char*>(pointer_of(to)) + row * pitch);
       for (std::size_t i = 0; i < width; ++i) at[i] = value;
     }
     return 0;
@@ -148,8 +145,8 @@ int load(const std::string& library, EmulatedModule& module) {
   std::string name = (std::filesystem::temp_directory_path() / "hpcattn-kernel-XXXXXX").string();
   const int file = mkstemp(name.data());
   if (file < 0) return kOutOfMemory;
-  const bool written = write(file, library.data(), library.size()) ==
-                       static_cast<ssize_t>(library.size());
+  const bool written =
+      write(file, library.data(), library.size()) == static_cast<ssize_t>(library.size());
   close(file);
   if (written) module.library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module.library == nullptr) std::fprintf(stderr, "emulator: %s\n", dlerror());
@@ -165,9 +162,10 @@ struct Capability {
   int shared_per_cta;
 };
 // CUDA C++ Programming Guide, technical specifications of compute capabilities.
-constexpr Capability kCapabilities[] = {
-    {80, 164 << 10, 163 << 10}, {86, 100 << 10, 99 << 10}, {89, 100 << 10, 99 << 10},
-    {90, 228 << 10, 227 << 10}};
+constexpr Capability kCapabilities[] = {{80, 164 << 10, 163 << 10},
+                                        {86, 100 << 10, 99 << 10},
+                                        {89, 100 << 10, 99 << 10},
+                                        {90, 228 << 10, 227 << 10}};
 
 const Capability& capability() {
   const int arch = number("HPCATTN_EMULATED_ARCH", 90);
@@ -270,8 +268,7 @@ int cuModuleGetFunction(EmulatedModule** function, EmulatedModule* module, const
 }
 int cuFuncLoad(EmulatedModule*) { return 0; }
 int cuFuncSetAttribute(EmulatedModule* module, int attribute, int value) {
-  if (attribute != hpcattn::cuda::kMaxDynamicSharedBytes ||
-      value > capability().shared_per_cta) {
+  if (attribute != hpcattn::cuda::kMaxDynamicSharedBytes || value > capability().shared_per_cta) {
     return kInvalidValue;
   }
   module->max_shared = static_cast<unsigned>(value);
@@ -280,9 +277,9 @@ int cuFuncSetAttribute(EmulatedModule* module, int attribute, int value) {
 int cuLaunchKernel(EmulatedModule* module, unsigned x, unsigned y, unsigned z, unsigned cta_x,
                    unsigned cta_y, unsigned cta_z, unsigned shared_bytes, void* stream,
                    void** params, void**) {
-  return launch_kernel(module, {.grid = {x, y, z}, .cta = {cta_x, cta_y, cta_z},
-                                .shared_bytes = shared_bytes},
-                       stream, params);
+  return launch_kernel(
+      module, {.grid = {x, y, z}, .cta = {cta_x, cta_y, cta_z}, .shared_bytes = shared_bytes},
+      stream, params);
 }
 int cuLaunchKernelEx(const LaunchConfig* config, EmulatedModule* module, void** params, void**) {
   return launch_kernel(module,
@@ -365,8 +362,8 @@ int cuMemsetD2D8Async(DevicePointer to, std::size_t pitch, unsigned char value, 
                       std::size_t height, void* stream) {
   return fill(to, pitch, value, width, height, stream);
 }
-int cuMemsetD2D16Async(DevicePointer to, std::size_t pitch, unsigned short value,
-                       std::size_t width, std::size_t height, void* stream) {
+int cuMemsetD2D16Async(DevicePointer to, std::size_t pitch, unsigned short value, std::size_t width,
+                       std::size_t height, void* stream) {
   return fill(to, pitch, value, width, height, stream);
 }
 int cuMemsetD2D32Async(DevicePointer to, std::size_t pitch, unsigned value, std::size_t width,
@@ -382,32 +379,6 @@ int cuMemFreeAsync(DevicePointer memory, void* stream) {
   // Of a graph, it lives as long as the process.
   const std::lock_guard lock(mutex);
   return stream_of(stream).capturing ? 0 : release(memory);
-}
-int cuTensorMapEncodeTiled(void* map, int data_type, unsigned rank, void* address,
-                           const std::uint64_t* sizes, const std::uint64_t* strides,
-                           const std::uint32_t* box, const std::uint32_t* element_strides, int,
-                           int swizzle, int, int) {
-  TensorMapFields fields{};
-  fields.address = static_cast<char*>(address);
-  fields.rank = static_cast<std::uint8_t>(rank);
-  fields.element_bytes = data_type == 0 ? 1 : 2;
-  fields.swizzle_bytes = swizzle == 0 ? 0 : static_cast<std::uint8_t>(16 << swizzle);
-  // What the driver refuses (CUDA driver API, cuTensorMapEncodeTiled).
-  if (rank < 1 || rank > 5 || data_type < 0 || data_type > 1) return kInvalidValue;
-  if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) return kInvalidValue;
-  if (box[0] * fields.element_bytes % 16 != 0) return kInvalidValue;
-  if (swizzle != 0 && box[0] * fields.element_bytes > fields.swizzle_bytes) return kInvalidValue;
-  for (unsigned dim = 0; dim < rank; ++dim) {
-    if (sizes[dim] == 0 || sizes[dim] > std::uint64_t{1} << 32) return kInvalidValue;
-    if (box[dim] == 0 || box[dim] > 256 || element_strides[dim] != 1) return kInvalidValue;
-    fields.sizes[dim] = static_cast<std::uint32_t>(sizes[dim]);
-    fields.box[dim] = static_cast<std::uint16_t>(box[dim]);
-    if (dim + 1 == rank) continue;
-    if (strides[dim] % 16 != 0 || strides[dim] >= std::uint64_t{1} << 40) return kInvalidValue;
-    fields.strides[dim] = strides[dim];
-  }
-  std::memcpy(map, &fields, sizeof(fields));
-  return 0;
 }
 
 }  // extern "C"

@@ -181,11 +181,11 @@ int nvrtcCompileProgram(Program* program, int num_options, const char* const* op
   const fs::path log = folder.path() / "log";
   write(source, kPrelude + program->source + kEntry);
   const std::string command =
-      from_environment("HPCATTN_EMULATOR_CXX", HPCATTN_EMULATOR_CXX) +
-      " " + kFlags + " -D__CUDA_ARCH__=" +
-      std::to_string(arch_of(num_options, options)) + " " +
+      from_environment("HPCATTN_EMULATOR_CXX", HPCATTN_EMULATOR_CXX) + " " + kFlags +
+      " -D__CUDA_ARCH__=" + std::to_string(arch_of(num_options, options)) + " " +
       from_environment("HPCATTN_EMULATOR_FLAGS", "") + " -I '" HPCATTN_EMULATOR_DEVICE "' -I '" +
-      (folder.path() / "include").string() + "' -I '" HPCATTN_EMULATOR_ROOT "' -o '" +
+      (folder.path() / "include").string() +
+      "' -I '" HPCATTN_EMULATOR_ROOT "/include' -I '" HPCATTN_EMULATOR_ROOT "' -o '" +
       library.string() + "' '" + source.string() + "' > '" + log.string() + "' 2>&1";
   const int status = std::system(command.c_str());
   if (status != 0 || !fs::exists(library)) {
@@ -209,7 +209,9 @@ int nvrtcGetCUBINSize(Program* program, std::size_t* size) {
 int nvrtcGetCUBIN(Program* program, char* text) {
   return give(program->image, program->image.size(), text);
 }
-int nvrtcGetPTXSize(Program* program, std::size_t* size) { return nvrtcGetCUBINSize(program, size); }
+int nvrtcGetPTXSize(Program* program, std::size_t* size) {
+  return nvrtcGetCUBINSize(program, size);
+}
 int nvrtcGetPTX(Program* program, char* text) { return nvrtcGetCUBIN(program, text); }
 
 }  // extern "C"

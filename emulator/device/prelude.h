@@ -184,9 +184,8 @@ T __shfl_down_sync(unsigned mask, T value, int distance) {
 }
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
-  return hpcattn::emulator::shuffle(mask, "shfl.idx", value, [&](int lane) {
-    return lane / width * width + source % width;
-  });
+  return hpcattn::emulator::shuffle(
+      mask, "shfl.idx", value, [&](int lane) { return lane / width * width + source % width; });
 }
 inline unsigned __ballot_sync(unsigned mask, bool vote) {
   return hpcattn::emulator::ballot(mask, "ballot", vote);

@@ -52,9 +52,8 @@ template <DType kA, DType kB>
 void mma(const char* what, float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
          std::uint32_t b1) {
   Fragments mine{c, a, {b0, b1}};
-  emulator::together<Fragments>(
-      0xffffffffU, what, mine,
-      [](Fragments* const* lanes, unsigned) { multiply<kA, kB>(lanes); });
+  emulator::together<Fragments>(0xffffffffU, what, mine,
+                                [](Fragments* const* lanes, unsigned) { multiply<kA, kB>(lanes); });
 }
 
 struct Matrices {

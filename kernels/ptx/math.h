@@ -83,15 +83,4 @@ inline std::uint32_t widen2(std::uint32_t bytes) {
   }
 }
 
-#if __CUDA_ARCH__ >= 890
-/// A pair of float16 as e4m3 in the low half, saturated.
-inline std::uint32_t float16_to_e4m3(std::uint32_t pair) {
-  std::uint32_t bytes;
-  asm("{ .reg .b16 p; cvt.rn.satfinite.e4m3x2.f16x2 p, %1; cvt.u32.u16 %0, p; }\n"
-      : "=r"(bytes)
-      : "r"(pair));
-  return bytes;
-}
-#endif
-
 }  // namespace hpcattn::ptx

@@ -34,27 +34,6 @@ inline void mma_m16n8k16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32
   }
 }
 
-/// c += a b for fp8 numbers, a of kType and b e4m3; k counts bytes, four neighbours a register: of
-/// a and b in the fragments above, the pair 2t, 2t + 1 becomes 4t .. 4t + 3 (sm_89 on).
-template <DType kType>
-inline void mma_m16n8k32(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                         std::uint32_t b1) {
-  static_assert(is_fp8(kType));
-  if constexpr (kType == DType::kFloat8E4M3) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%0,%1,%2,%3};\n"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%0,%1,%2,%3};\n"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
-
 /// kMatrices (2 or 4) of 8 rows of 16 bytes each; lane l gives the address of row l % 8 of matrix
 /// l / 8. A lane gets bytes 4t .. 4t + 3 of row g; kTranspose: of b16 elements, rows 2t and 2t + 1
 /// of column g.

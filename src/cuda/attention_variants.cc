@@ -80,8 +80,9 @@ KernelVariant variant_of(const AttentionSpec& spec) {
 }
 
 KernelVariant variant_of(const DecodeSpec& spec) {
-  const std::string source = message("DecodeSpec{.attention = hpcattn::", source_of(spec.attention),
-                                     ", .page_size = ", spec.page_size, "}");
+  const std::string source =
+      message("DecodeSpec{.attention = hpcattn::", source_of(spec.attention),
+              ", .page_size = ", spec.page_size, ", .rows = ", spec.rows, "}");
   return {.name = message("decode<", source, ">"),
           .source = message("#include \"kernels/sm90/decode/kernel.cuh\"\n"
                             "extern \"C\" __global__ void __launch_bounds__(",

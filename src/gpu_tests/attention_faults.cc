@@ -68,7 +68,7 @@ std::string run_with_dead_tokens(GpuLane& lane, const AttentionCase& c) {
   std::string report = testkit::paged_on_gpu(lane, args);
   if (!report.empty()) return report;
   return testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
-                                testkit::gpu_arithmetic(args));
+                                testkit::gpu_arithmetic(c.q_dtype));
 }
 
 TEST(GpuAttentionFaults, ExpiredKeysBesideTheWindowsEdgeAreDead) {
@@ -219,7 +219,7 @@ TEST(GpuAttentionFaults, AnFp8OutputSaturates) {
   const reference::AttentionResult want = reference::attention(args);
   EXPECT_EQ(testkit::paged_on_gpu(testkit::main_lane(), args), "");
   EXPECT_EQ(testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
-                                   testkit::gpu_arithmetic(args)),
+                                   testkit::gpu_arithmetic(c.q_dtype)),
             "");
   int saturated = 0;
   for (std::int64_t d = 0; d < c.head_dim; ++d) {
@@ -242,7 +242,7 @@ TEST(GpuAttentionFaults, ASinkOfMinusInfinityIsNoSink) {
   const reference::AttentionResult want = reference::attention(args);
   EXPECT_EQ(testkit::paged_on_gpu(testkit::main_lane(), args), "");
   EXPECT_EQ(testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
-                                   testkit::gpu_arithmetic(args)),
+                                   testkit::gpu_arithmetic(c.q_dtype)),
             "");
 }
 
@@ -259,7 +259,7 @@ TEST(GpuAttentionFaults, AQueryScaleOfZeroGivesUniformWeights) {
   const reference::AttentionResult want = reference::attention(args);
   EXPECT_EQ(testkit::paged_on_gpu(testkit::main_lane(), args), "");
   EXPECT_EQ(testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
-                                   testkit::gpu_arithmetic(args)),
+                                   testkit::gpu_arithmetic(c.q_dtype)),
             "");
 }
 

@@ -102,8 +102,8 @@ std::string judge_on_gpu(GpuLane& lane, AttentionBatch& batch, const PagedAttent
       label + " of " + to_string(batch.description()) + " over pages, " + plan_text(plan) + ":";
   std::string report = paged_on_gpu(lane, args, plan);
   if (report.empty()) {
-    report =
-        check_outputs(args.out, args.lse, args.options, want, whole, gpu_arithmetic(args));
+    report = check_outputs(args.out, args.lse, args.options, want, whole,
+                           gpu_arithmetic(args.q.dtype()));
   }
   if (report.empty()) report = batch.check_surroundings();
   return report;

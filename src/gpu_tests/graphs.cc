@@ -79,7 +79,7 @@ std::string capture_and_replay(GpuLane& lane, const AttentionCase& c,
       lane.stream.download(batch.lse().buffer().data(), a.lse.data(), batch.lse().buffer().size());
       report = testkit::check_outputs(batch.out(), batch.lse(), host.options, steps[i].want,
                                       "replay " + std::to_string(i) + " of " + to_string(c),
-                                      testkit::gpu_arithmetic(host));
+                                      testkit::gpu_arithmetic(c.q_dtype));
     }
     // As it was built, so that what comes back is.
     lane.stream.upload(a.cu_seqlens_q.data(), host.cu_seqlens_q.data(),

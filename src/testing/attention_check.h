@@ -18,16 +18,10 @@ struct Arithmetic {
   /// P is rounded before it meets V: unit roundoff, and spacing of the numbers near 0.
   double p_roundoff = 0.0;
   double p_smallest = 0.0;
-  /// q is rounded before it meets K: unit roundoff.
-  double q_roundoff = 0.0;
 };
 
 /// Of the GPU's kernels: P in bfloat16 for a bfloat16 q, else in float16.
 Arithmetic gpu_arithmetic(DType q_dtype);
-
-/// Of a call over pages; also where a kernel may take it that multiplies fp8 numbers: P in e4m3,
-/// and q too.
-Arithmetic gpu_arithmetic(const PagedAttentionArgs& args);
 
 /// "" when every element of out and lse is within its bound of the reference. The bounds follow
 /// from float32 arithmetic and the dtype of out, with u the unit roundoff of float32, D the head
@@ -50,10 +44,6 @@ Arithmetic gpu_arithmetic(const PagedAttentionArgs& args);
 ///        the largest p of a row (or split) is 1 before the division by the sum of the others. That
 ///        sum adds the numbers before they are rounded.
 ///   lse: 24 u + 2 u |lse|: log2.approx, and the change of base.
-///
-/// and where q is rounded, to e_s: 4 / sqrt(D) q_roundoff * (sum of |terms|). D independent errors
-/// of 0.3 q_roundoff a term (root mean square) add up to 0.4 / sqrt(D) for normal terms: ten times
-/// that is never met.
 std::string check_outputs(const Tensor& out, const Tensor& lse, const AttentionOptions& options,
                           const reference::AttentionResult& want, const std::string& label,
                           const Arithmetic& arithmetic = {});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// q of a pass in shared memory, as the products take it: 16-bit numbers for 16-bit K, e4m3 for fp8
-// K. A 16-bit query is quantised here, a row by its largest magnitude, so fp8 pages need no
-// prologue.
+// q of a pass in shared memory, as the products take it. With fp8 pages these are of float16; a
+// bfloat16 row is scaled by a power of two, so that its largest number lies near 2^10. That changes
+// none of its numbers but those below 2^-24 of the largest.
 #pragma once
 
 #include "kernels/generic/attention/query.h"
@@ -9,78 +9,69 @@
 
 namespace hpcattn {
 
-inline constexpr float kLargestE4M3 = 448.0F;
-
-/// 16 dims of a row of q as e4m3, of magnitudes times `factor`; 0 for rows that are not there.
-template <AttentionSpec kSpec>
-inline uint4 quantised_unit(const std::uint32_t (&pairs)[2][4], float factor) {
-  std::uint32_t words[4];
+/// Row `i` of a bfloat16 q as float16, by eight neighbouring lanes of which this is `part`; the
+/// row's factor takes the scale.
+template <DecodeSpec kSpec>
+inline void store_scaled_row(const AttentionParams& p, const plan::Task& task, char* q_smem,
+                             RowInfo* infos, int i, int part) {
+  constexpr AttentionSpec kAttention = kSpec.attention;
+  constexpr int kParts = 8;
+  constexpr int kUnits = kAttention.head_dim / 8 / kParts;  // of eight elements
+  const std::uint32_t sign = p.scale < 0.0F ? 0x80008000U : 0U;
+  const int row = task.row_begin + i;
+  const RowPlace place(task.first_token, task.kv_head, p.group, row);
+  const std::int64_t source = place.token * p.q_token + place.head * p.q_head;
+  std::uint32_t pairs[kUnits][4] = {};
+  float largest = 0.0F;
   HPCATTN_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    float x[4];
-    HPCATTN_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      const std::uint32_t pair = pairs[i / 2][i % 2 * 2 + j / 2];
-      const std::uint32_t code = j % 2 == 0 ? pair & 0xffffU : pair >> 16;
-      x[j] = decode<AttentionConfig<kSpec>::kCompute>(code) * factor;
+  for (int j = 0; j < kUnits; ++j) {
+    if (row < task.row_end) {
+      load_query_unit<kAttention>(p, source + (part + j * kParts) * 8, pairs[j]);
     }
-    words[i] = encode_pair<DType::kFloat8E4M3>(x[0], x[1]) |
-               encode_pair<DType::kFloat8E4M3>(x[2], x[3]) << 16;
+    HPCATTN_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      largest = fmaxf(largest, fabsf(decode<DType::kBFloat16>(pairs[j][k] & 0xffffU)));
+      largest = fmaxf(largest, fabsf(decode<DType::kBFloat16>(pairs[j][k] >> 16)));
+    }
   }
-  return make_uint4(words[0], words[1], words[2], words[3]);
+  HPCATTN_UNROLL
+  for (int step = kParts / 2; step > 0; step /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, step));
+  }
+  // 2^e at most `largest`, where its inverse is a normal number too.
+  const float clamped = fminf(fmaxf(largest, 1e-30F), 1e30F);
+  const unsigned exponent = __float_as_uint(clamped) & 0x7f800000U;
+  const float inverse = __uint_as_float(0x7f000000U - exponent) * 1024.0F;
+  if (part == 0) infos[i].factor *= __uint_as_float(exponent) * (1.0F / 1024.0F);
+  HPCATTN_UNROLL
+  for (int j = 0; j < kUnits; ++j) {
+    HPCATTN_UNROLL
+    for (std::uint32_t& pair : pairs[j]) {
+      const float low = decode<DType::kBFloat16>(pair & 0xffffU) * inverse;
+      const float high = decode<DType::kBFloat16>(pair >> 16) * inverse;
+      pair = ptx::pack2<DType::kFloat16>(low, high) ^ sign;
+    }
+    store_query_unit<kAttention>(pairs[j], part + j * kParts,
+                                 q_smem + i * DecodeMath<kSpec>::kQueryStride);
+  }
 }
 
-/// Rows of the pass to `q_smem`, kQueryStride bytes apart, and zeros up to kDecodeRows. Where it is
-/// quantised, the rows' factors in `infos` take its scale; they were written by all threads before.
-template <DecodeSpec kSpec>
+/// 8 * kRowTiles rows of the pass to `q_smem`, kQueryStride bytes apart; zeros where a row is not
+/// there. `infos` were written by all threads before.
+template <DecodeSpec kSpec, int kRowTiles>
 inline void store_decode_query(const AttentionParams& p, const plan::Task& task, char* q_smem,
-                               RowInfo* infos, int num_rows, int thread) {
+                               RowInfo* infos, int thread) {
   constexpr AttentionSpec kAttention = kSpec.attention;
-  using Math = DecodeMath<kSpec>;
-  if constexpr (!Math::kFp8) {
-    static_assert(Math::kQueryStride == AttentionConfig<kAttention>::kQStride);
-    store_query<kAttention, kDecodeRows>(p, task, q_smem, thread);
+  static_assert(DecodeMath<kSpec>::kQueryStride == AttentionConfig<kAttention>::kQStride);
+  // Threads are dealt out to 16 rows.
+  constexpr int kRows = kRowTiles == 1 ? 16 : 8 * kRowTiles;
+  static_assert(kRows <= kSpec.rows);
+  if constexpr (!is_fp8(kAttention.kv_dtype) || kAttention.q_dtype != DType::kBFloat16) {
+    store_query<kAttention, kRows>(p, task, q_smem, thread);
   } else {
-    constexpr int kUnits = kAttention.head_dim / 16;
-    constexpr int kThreadsPerRow = kAttentionThreads / kDecodeRows;
-    static_assert(kUnits % kThreadsPerRow == 0);
-    const std::uint32_t sign = p.scale < 0.0F ? 0x80008000U : 0U;
-    const int i = thread / kThreadsPerRow;
-    const int row = task.row_begin + i;
-    const bool live = row < task.row_end;
-    const RowPlace place(task.first_token, task.kv_head, p.group, row);
-    const std::int64_t source = place.token * p.q_token + place.head * p.q_head;
-    std::uint32_t pairs[kUnits / kThreadsPerRow][2][4] = {};
-    float largest = 0.0F;
-    HPCATTN_UNROLL
-    for (int j = 0; j < kUnits / kThreadsPerRow; ++j) {
-      const int unit = thread % kThreadsPerRow + j * kThreadsPerRow;
-      HPCATTN_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        if (live) load_query_unit<kAttention>(p, source + unit * 16 + half * 8, pairs[j][half]);
-        HPCATTN_UNROLL
-        for (int k = 0; k < 4; ++k) {
-          pairs[j][half][k] ^= sign;
-          constexpr DType kCompute = Math::kCompute;
-          largest = fmaxf(largest, fabsf(decode<kCompute>(pairs[j][half][k] & 0xffffU)));
-          largest = fmaxf(largest, fabsf(decode<kCompute>(pairs[j][half][k] >> 16)));
-        }
-      }
-    }
-    float scale = 1.0F;  // a float8 query is what it is
-    if constexpr (!is_fp8(kAttention.q_dtype)) {
-      HPCATTN_UNROLL
-      for (int step = kThreadsPerRow / 2; step > 0; step /= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, step));
-      }
-      if (largest > 0.0F) scale = fmaxf(largest * (1.0F / kLargestE4M3), 1e-30F);
-      if (thread % kThreadsPerRow == 0 && i < num_rows) infos[i].factor *= scale;
-    }
-    HPCATTN_UNROLL
-    for (int j = 0; j < kUnits / kThreadsPerRow; ++j) {
-      const int unit = thread % kThreadsPerRow + j * kThreadsPerRow;
-      *reinterpret_cast<uint4*>(q_smem + i * Math::kQueryStride + unit * 16) =
-          quantised_unit<kAttention>(pairs[j], 1.0F / scale);
+    HPCATTN_NO_UNROLL
+    for (int first = 0; first < kRows; first += 16) {
+      store_scaled_row<kSpec>(p, task, q_smem, infos, first + thread / 8, thread % 8);
     }
   }
 }

@@ -40,14 +40,13 @@ inline void mask_pass(typename Products::Scores& scores, const RowInfo* infos, i
   }
 }
 
-/// As Softmax in scores.h. With fp8, probabilities lie between 2^4 and 2^8 at their largest: e4m3
-/// has 448 as its largest number and 2^-9 as its smallest, so 2^13 below the largest are kept.
-template <int kRowTiles, bool kFp8>
+/// As Softmax in scores.h, of rows that all warps of the cta have tokens of: they agree on the
+/// largest score before they take exponentials.
+template <int kRowTiles>
 struct DecodeSoftmax {
   static constexpr float kSlack = 8.0F;
-  static constexpr float kLift = kFp8 ? 4.0F : 0.0F;
   float reference[kRowTiles][2];
-  float sum[kRowTiles][2];
+  float sum[kRowTiles][2];  // of this lane's tokens
 
   DecodeSoftmax() {
     HPCATTN_UNROLL
@@ -60,28 +59,53 @@ struct DecodeSoftmax {
     }
   }
 
-  /// Scores in log2 units become probabilities, not normalised; returns whether any lane's
-  /// `rescale` is not 1.
+  /// This warp's largest score of each row to `of_warp` [rows].
   template <int kTokenTiles>
-  bool update(float (&scores)[kRowTiles][kTokenTiles][4], float (&rescale)[kRowTiles][2]) {
-    bool moved = false;
+  static void store_maxima(const float (&scores)[kRowTiles][kTokenTiles][4], float* of_warp,
+                           int lane) {
     HPCATTN_UNROLL
     for (int r = 0; r < kRowTiles; ++r) {
+      float top[2];
       HPCATTN_UNROLL
       for (int e = 0; e < 2; ++e) {
-        float top = scores[r][0][e];
+        top[e] = scores[r][0][e];
         HPCATTN_UNROLL
         for (int half = 1; half < 2 * kTokenTiles; ++half) {
-          top = fmaxf(top, scores[r][half / 2][e + half % 2 * 2]);
+          top[e] = fmaxf(top[e], scores[r][half / 2][e + half % 2 * 2]);
         }
         HPCATTN_UNROLL
         for (int step = 4; step <= 16; step *= 2) {
-          top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, step));
+          top[e] = fmaxf(top[e], __shfl_xor_sync(0xffffffffU, top[e], step));
         }
+      }
+      if (lane < 4)
+        *reinterpret_cast<float2*>(of_warp + r * 8 + lane * 2) = make_float2(top[0], top[1]);
+    }
+  }
+
+  /// Scores in log2 units become probabilities, not normalised. `of_warps` [warps][kStride]: what
+  /// all of them have stored. Returns whether any lane's `rescale` is not 1.
+  template <int kStride, int kTokenTiles>
+  bool update(float (&scores)[kRowTiles][kTokenTiles][4], float (&rescale)[kRowTiles][2],
+              const float* of_warps, int lane) {
+    bool moved = false;
+    HPCATTN_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) {
+      float2 top = make_float2(negative_infinity(), negative_infinity());
+      HPCATTN_UNROLL
+      for (int w = 0; w < kAttentionWarps; ++w) {
+        const auto one =
+            *reinterpret_cast<const float2*>(of_warps + w * kStride + r * 8 + lane % 4 * 2);
+        top.x = fmaxf(top.x, one.x);
+        top.y = fmaxf(top.y, one.y);
+      }
+      HPCATTN_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        const float largest = e == 0 ? top.x : top.y;
         float& kept = reference[r][e];
-        const bool moves = top > kept + kSlack;  // true at the first number
-        rescale[r][e] = moves ? ptx::ex2(kept - (top - kLift)) : 1.0F;
-        kept = moves ? top - kLift : kept;
+        const bool moves = largest > kept + kSlack;  // true at the first number
+        rescale[r][e] = moves ? ptx::ex2(kept - largest) : 1.0F;
+        kept = moves ? largest : kept;
         sum[r][e] *= rescale[r][e];
         moved = moved || moves;
         const float shift = kept == negative_infinity() ? 0.0F : kept;
@@ -96,8 +120,8 @@ struct DecodeSoftmax {
     return __any_sync(0xffffffffU, moved);
   }
 
-  /// Adds the tokens of all lanes.
-  void finish() {
+  /// This warp's sums to `of_warp` [rows]; `references` [rows] are the same with all warps.
+  void store(float* of_warp, float* references, int lane) {
     HPCATTN_UNROLL
     for (int r = 0; r < kRowTiles; ++r) {
       HPCATTN_UNROLL
@@ -106,6 +130,9 @@ struct DecodeSoftmax {
         for (int step = 4; step <= 16; step *= 2) {
           sum[r][e] += __shfl_xor_sync(0xffffffffU, sum[r][e], step);
         }
+        if (lane >= 4) continue;
+        of_warp[r * 8 + lane * 2 + e] = sum[r][e];
+        references[r * 8 + lane * 2 + e] = reference[r][e];
       }
     }
   }

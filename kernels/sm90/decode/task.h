@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over K and V of a task: tiles come through the ring, each warp takes a quarter of every
-// tile's tokens, and the four warps' results are added up at the end.
+// One pass over K and V of a task: tiles come through the ring; of each tile a warp takes a quarter
+// of the tokens for the scores and a quarter of the dims for the output.
 #pragma once
 
 #include "kernels/generic/attention/epilogue.h"
@@ -16,9 +16,37 @@ namespace hpcattn {
 
 /// Named barrier of the warps that compute.
 inline constexpr int kComputeBarrier = 1;
+inline void sync_computing() { ptx::barrier_sync(kComputeBarrier, kAttentionThreads); }
+
+/// What of a pass the mainloop has no registers for.
+struct PassState {
+  int last_arrived;  // this cta's partial was the last of its combine
+  int kv_begin;
+  int kv_end;
+  int request;
+};
+
+/// What the warps that compute share, beside the ring.
+template <DecodeSpec kSpec>
+struct DecodeShared {
+  static constexpr DecodeLayout kLayout = decode_layout(kSpec);
+  char* base;
+
+  RowInfo* infos() const { return reinterpret_cast<RowInfo*>(base); }
+  float* of_warp(int warp) const {
+    return reinterpret_cast<float*>(base + kLayout.of_warps_offset) + warp * kSpec.rows;
+  }
+  float* references() const { return reinterpret_cast<float*>(base + kLayout.of_rows_offset); }
+  PassState& state() const { return *reinterpret_cast<PassState*>(base + kLayout.state_offset); }
+  char* q() const { return base + kLayout.q_offset; }
+  char* p() const { return base + kLayout.p_offset; }
+  float* staged(int row) const {
+    return reinterpret_cast<float*>(p()) + row * kLayout.staged_stride;
+  }
+};
 
 /// Rows of V of tokens that no row sees become zeros: 0 times what lies there may be NaN. A warp
-/// clears its own tokens.
+/// clears a quarter of the tokens.
 template <typename Products>
 inline void clear_dead_values(std::uint32_t slot, int first_token, int lane, unsigned live_tokens) {
   using Line = typename Products::Line;
@@ -29,111 +57,90 @@ inline void clear_dead_values(std::uint32_t slot, int first_token, int lane, uns
     if (live_tokens >> token & 1U) continue;
     ptx::clear_shared_16(Line(slot, first_token + token).unit(i % kUnits));
   }
-  __syncwarp();
 }
 
-/// The warps' results, added up in an order that is always the same, eight rows at a time.
+/// The rows' results, through shared memory so that neighbouring threads write neighbouring dims.
 template <DecodeSpec kSpec, int kRowTiles>
-inline void add_up_and_store(const TaskOutput& target,
-                             const typename DecodeProducts<kSpec, kRowTiles>::Output& output,
-                             const DecodeSoftmax<kRowTiles, DecodeMath<kSpec>::kFp8>& softmax,
-                             char* base, int thread) {
-  constexpr DecodeLayout kLayout = decode_layout(kSpec);
-  constexpr int kStride = kLayout.sums_stride;
+inline void store_pass(const TaskOutput& target,
+                       const typename DecodeProducts<kSpec, kRowTiles>::Output& output,
+                       DecodeSoftmax<kRowTiles>& softmax, const DecodeShared<kSpec>& shared,
+                       int thread) {
+  using Products = DecodeProducts<kSpec, kRowTiles>;
   constexpr int kDims = kSpec.attention.head_dim;
-  auto* const maxima = reinterpret_cast<float2*>(base + kLayout.maxima_offset);
-  auto* const sums = reinterpret_cast<float*>(base + kLayout.sums_offset);
+  constexpr int kThreadsPerRow = kAttentionThreads / DecodeLayout::kStagedRows;
   const int warp = thread / 32;
   const int lane = thread % 32;
-  const int t = lane % 4;
+  const int row = thread / kThreadsPerRow;
+  const int first = thread % kThreadsPerRow;
+  sync_computing();  // P was read, and the maxima were
+  softmax.store(shared.of_warp(warp), shared.references(), lane);
   HPCATTN_UNROLL
   for (int r = 0; r < kRowTiles; ++r) {
     HPCATTN_UNROLL
-    for (int n = 0; n < kDims / 16; ++n) {
+    for (int n = 0; n < Products::kDimTiles; ++n) {
       HPCATTN_UNROLL
       for (int e = 0; e < 4; ++e) {
-        const int dim = DecodeProducts<kSpec, kRowTiles>::dim_of(n, e, lane);
-        sums[(warp * 8 + 2 * t + e % 2) * kStride + dim] = output[r][n][e];
+        shared.staged(lane % 4 * 2 + e % 2)[Products::dim_of(warp, n, e, lane)] = output[r][n][e];
       }
     }
-    HPCATTN_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      if (lane / 4 != 0) continue;
-      maxima[warp * 8 + 2 * t + e] = make_float2(softmax.reference[r][e], softmax.sum[r][e]);
-    }
-    ptx::barrier_sync(kComputeBarrier, kAttentionThreads);
-
-    constexpr int kThreadsPerRow = kAttentionThreads / 8;
-    const int row = thread / kThreadsPerRow;
-    const int first = thread % kThreadsPerRow;
-    if (target.live(r * 8 + row)) {
-      float top = negative_infinity();
-      HPCATTN_UNROLL
-      for (int w = 0; w < kAttentionWarps; ++w) top = fmaxf(top, maxima[w * 8 + row].x);
-      float share[kAttentionWarps];
+    sync_computing();
+    const int i = r * 8 + row;
+    if (target.live(i)) {
       float sum = 0.0F;
       HPCATTN_UNROLL
-      for (int w = 0; w < kAttentionWarps; ++w) {
-        const float2 part = maxima[w * 8 + row];
-        share[w] = top == negative_infinity() ? 0.0F : ptx::ex2(part.x - top);
-        sum += part.y * share[w];
-      }
-      const RowResult result = target.finish(r * 8 + row, top, sum, first == 0);
-      target.store(r * 8 + row, result.factor, [&](const auto& visit) {
+      for (int w = 0; w < kAttentionWarps; ++w) sum += shared.of_warp(w)[i];
+      const RowResult result = target.finish(i, shared.references()[i], sum, first == 0);
+      target.store(i, result.factor, [&](const auto& visit) {
+        const float* const staged = shared.staged(row);
         for (int dim = 2 * first; dim < kDims; dim += 2 * kThreadsPerRow) {
-          float2 total = make_float2(0.0F, 0.0F);
-          HPCATTN_UNROLL
-          for (int w = 0; w < kAttentionWarps; ++w) {
-            const auto part =
-                *reinterpret_cast<const float2*>(sums + (w * 8 + row) * kStride + dim);
-            total.x = fmaf(part.x, share[w], total.x);
-            total.y = fmaf(part.y, share[w], total.y);
-          }
-          visit(dim, total.x, total.y);
+          const auto pair = *reinterpret_cast<const float2*>(staged + dim);
+          visit(dim, pair.x, pair.y);
         }
       });
     }
-    ptx::barrier_sync(kComputeBarrier, kAttentionThreads);
+    sync_computing();
   }
 }
 
 /// One pass of up to 8 * kRowTiles rows over K and V. Called by the four warps that compute;
 /// returns the ring's next item.
 template <DecodeSpec kSpec, int kRowTiles>
-inline int run_pass(const DecodeParams& params, Pass pass, char* base,
+inline int run_pass(const DecodeParams& params, Pass pass, const DecodeShared<kSpec>& shared,
                     const DecodeRing<kSpec>& ring, int item) {
   constexpr AttentionSpec kAttention = kSpec.attention;
-  constexpr DecodeLayout kLayout = DecodeRing<kSpec>::kLayout;
   using Products = DecodeProducts<kSpec, kRowTiles>;
-  constexpr int kTileKv = kLayout.tile_kv;
+  constexpr int kTileKv = DecodeRing<kSpec>::kLayout.tile_kv;
   constexpr int kWarpTokens = Products::kWarpTokens;
   constexpr unsigned kAllTokens = 0xffffffffU >> (32 - kWarpTokens);
   const AttentionParams& p = params.attention;
-  const plan::Task task = load_pass(p, pass);
+  const plan::Task task = load_pass<kSpec.rows>(p, pass);
 
+  // Read anew in each part of a tile: what follows from them would be kept for all of them, and
+  // take registers that are not there.
+  const auto warp_here = [] { return ptx::thread_index_here() / 32; };
+  const auto lane_here = [] { return ptx::thread_index_here() % 32; };
+  // Of this warp, in each tile.
+  const auto first_token_here = [&] { return warp_here() * kWarpTokens; };
   const int thread = ptx::thread_index_here();
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  const int first_token = warp * kWarpTokens;  // of this warp in each tile
-  auto* const infos = reinterpret_cast<RowInfo*>(base);
-  char* const q_smem = base + kLayout.q_offset;
-  write_row_infos<kAttention, 8 * kRowTiles>(p, task, infos, thread);
-  ptx::barrier_sync(kComputeBarrier, kAttentionThreads);
-  store_decode_query<kSpec>(p, task, q_smem, infos, 8 * kRowTiles, thread);
-  ptx::barrier_sync(kComputeBarrier, kAttentionThreads);
-  typename Products::Query query;
-  Products::load_query(query, ptx::shared_address(q_smem), lane);
+  write_row_infos<kAttention, 8 * kRowTiles>(p, task, shared.infos(), thread);
+  if (thread == 0) shared.state() = {0, task.kv_begin, task.kv_end, task.request};
+  sync_computing();
+  store_decode_query<kSpec, kRowTiles>(p, task, shared.q(), shared.infos(), thread);
+  sync_computing();
+  const std::uint32_t q_smem = ptx::shared_address(shared.q());
+  const std::uint32_t p_smem = ptx::shared_address(shared.p());
 
   // Whether this lane's token of a tile is live: inside of the task, on a page that exists.
   const auto is_live = [&](int tile) {
-    const int token = tile * kTileKv + first_token + lane % kWarpTokens;
-    if (token < task.kv_begin || token >= task.kv_end) return false;
-    const std::int32_t* const table = p.page_table + task.request * p.table_request;
+    const int token = tile * kTileKv + first_token_here() + lane_here() % kWarpTokens;
+    const PassState& state = shared.state();
+    if (token < state.kv_begin || token >= state.kv_end) return false;
+    const std::int32_t* const table = p.page_table + state.request * p.table_request;
     return table[token / kSpec.page_size * p.table_page] >= 0;
   };
   typename Products::Output output;
   Products::clear(output);
-  DecodeSoftmax<kRowTiles, DecodeMath<kSpec>::kFp8> softmax;
+  DecodeSoftmax<kRowTiles> softmax;
   const TileRange<kTileKv> tiles(task);
   bool next_live = is_live(tiles.begin);
   for (int tile = tiles.begin; tile < tiles.end; ++tile) {
@@ -141,29 +148,31 @@ inline int run_pass(const DecodeParams& params, Pass pass, char* base,
     next_live = is_live(tile + 1);  // one tile ahead of its use
     ring.wait_full(item);
     typename Products::Scores scores;
-    // The lane is read anew in each tile: what follows from it would be kept for all of them, and
-    // take registers that are not there.
-    Products::keys_query(scores, query, ring.slot_address(item), first_token,
-                         ptx::thread_index_here() % 32);
-    ring.release(item++, lane);
-    mask_pass<kAttention, Products>(scores, infos, tile * kTileKv + first_token, live_tokens,
-                                    ptx::thread_index_here() % 32, p.softcap);
+    Products::keys_query(scores, q_smem, ring.slot_address(item), first_token_here(), lane_here());
+    ring.release(item++, lane_here());
+    mask_pass<kAttention, Products>(scores, shared.infos(), tile * kTileKv + first_token_here(),
+                                    live_tokens, lane_here(), p.softcap);
+    softmax.store_maxima(scores, shared.of_warp(warp_here()), lane_here());
+    sync_computing();
     float rescale[kRowTiles][2];
-    if (softmax.update(scores, rescale)) Products::rescale(output, rescale);
+    const bool moved =
+        softmax.template update<kSpec.rows>(scores, rescale, shared.of_warp(0), lane_here());
+    if (moved) Products::rescale(output, rescale);
+    Products::store_probabilities(scores, p_smem, first_token_here(), lane_here());
 
     ring.wait_full(item);
     const std::uint32_t v = ring.slot_address(item);
     if (live_tokens != kAllTokens) {
-      clear_dead_values<Products>(v, first_token, ptx::thread_index_here() % 32, live_tokens);
+      clear_dead_values<Products>(v, first_token_here(), lane_here(), live_tokens);
+      // The copy engine writes there next, after these ordinary stores.
+      ptx::fence_async_shared();
     }
-    Products::values_probabilities(output, scores, v, first_token, ptx::thread_index_here() % 32);
-    // The copy engine writes there next, after these ordinary stores.
-    if (live_tokens != kAllTokens) ptx::fence_async_shared();
-    ring.release(item++, lane);
+    sync_computing();
+    Products::values_probabilities(output, p_smem, v, warp_here(), lane_here());
+    ring.release(item++, lane_here());
   }
-  softmax.finish();
-  add_up_and_store<kSpec, kRowTiles>(TaskOutput(p, load_pass(p, pass), kAttention.head_dim), output,
-                                     softmax, base, thread);
+  store_pass<kSpec, kRowTiles>(TaskOutput(p, load_pass<kSpec.rows>(p, pass), kAttention.head_dim),
+                               output, softmax, shared, ptx::thread_index_here());
   return item;
 }
 

@@ -40,14 +40,4 @@ inline std::uint32_t widen2(std::uint32_t bytes) {
   return widen(bytes & 0xffU) | widen(bytes >> 8 & 0xffU) << 16;
 }
 
-#if __CUDA_ARCH__ >= 890
-inline std::uint32_t float16_to_e4m3(std::uint32_t pair) {
-  const auto narrow = [](std::uint32_t code) {
-    return emulator::encode_number(DType::kFloat8E4M3,
-                                   emulator::decode_number<DType::kFloat16>(code), true);
-  };
-  return narrow(pair & 0xffffU) | narrow(pair >> 16) << 8;
-}
-#endif
-
 }  // namespace hpcattn::ptx

@@ -70,13 +70,6 @@ inline void mma_m16n8k16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32
   detail::mma<kType, kType>("mma.m16n8k16", c, a, b0, b1);
 }
 
-template <DType kType>
-inline void mma_m16n8k32(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                         std::uint32_t b1) {
-  static_assert(is_fp8(kType));
-  detail::mma<kType, DType::kFloat8E4M3>("mma.m16n8k32", c, a, b0, b1);
-}
-
 template <int kMatrices, bool kTranspose>
 inline void ldmatrix(std::uint32_t (&r)[kMatrices], std::uint32_t shared) {
   detail::Matrices mine{shared, r};

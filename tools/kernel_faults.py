@@ -48,7 +48,7 @@ _SCORES = "kernels/generic/attention/scores.h"
 _OUTPUT = "kernels/generic/attention/output.h"
 _EPILOGUE = "kernels/generic/attention/epilogue.h"
 _MULTIPLY = "kernels/generic/attention/multiply.h"
-_COMBINE = "kernels/generic/combine/kernel.cuh"
+_COMBINE = "kernels/generic/attention/combine.h"
 _ROWS = "src/plan/rows.h"
 _LANE = "kernels/fused/rope/lane.h"
 
@@ -106,8 +106,8 @@ FAULTS = (
     Fault("heads of a group mixed up", _OUTPUT, "kv_head * group + row", "kv_head + row"),
     Fault("odd and even dims of fp8 V", _MULTIPLY, "pairs[1], 0x6420", "pairs[1], 0x7531"),
     # Splits.
-    Fault("splits joined without weights", _COMBINE, "ptx::ex2(lse - top)", "1.0F"),
-    Fault("last split left out", _COMBINE, "s < c.num_splits; ++s", "s < c.num_splits - 1; ++s"),
+    Fault("splits joined without weights", _COMBINE, "ptx::ex2(weight[i] - top)", "1.0F"),
+    Fault("last split left out", _COMBINE, "first + i < c.num_splits", "first + i < c.num_splits - 1"),
     Fault("rows of padding not written", _COMBINE, "(p.num_tokens - live) * p.num_q_heads", "0"),
     Fault(
         "plan's tiles end one token early",

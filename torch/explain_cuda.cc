@@ -44,8 +44,7 @@ std::string call_kernels(std::int64_t num_q_heads, std::int64_t num_kv_heads, st
     const cuda::AttentionFeatures features{.softcap = softcap, .alibi = alibi};
     const std::vector<cuda::KernelVariant> variants = {
         cuda::variant_of(cuda::plan_spec(fixed_split)),
-        cuda::variant_of(cuda::attention_spec(group, features, cuda::shared_budget(arch))),
-        cuda::combine_variant(group.head_dim)};
+        cuda::variant_of(cuda::attention_spec(group, features, cuda::shared_budget(arch)))};
     return message(R"({"arch": )", quoted(arch), R"(, "kernels": )",
                    array(variants,
                          [&](const cuda::KernelVariant& variant) {

@@ -20,4 +20,9 @@ inline void clear_shared_16(std::uint32_t shared) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};\n" ::"r"(shared), "r"(0) : "memory");
 }
 
+/// A word to shared memory.
+inline void store_shared(std::uint32_t shared, std::uint32_t word) {
+  asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(shared), "r"(word) : "memory");
+}
+
 }  // namespace hpcattn::ptx

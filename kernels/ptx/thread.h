@@ -12,4 +12,11 @@ inline int thread_index_here() {
   return index;
 }
 
+/// blockIdx.x, likewise.
+inline int cta_index_here() {
+  int index;
+  asm volatile("mov.u32 %0, %%ctaid.x;\n" : "=r"(index));
+  return index;
+}
+
 }  // namespace hpcattn::ptx

@@ -13,6 +13,7 @@ enum class FaultKind : std::int32_t {
   kPlanBatch,     // request, kv_len of the plan, kv_len of the call: a plan of other lengths
   kPlanOverflow,  // tasks, combines, words of the tensor, rows; or rows of partials, room for them
   kPageId,        // request, page of its table, id, pages of the pool
+  kPlanShared,    // request, splits, sum of calls found, expected: two calls used a plan at once
   kLength,        // which (0 cu_seqlens_q, 1 kv_lens, 2 slot, 3 position), index, value, limit
 };
 

@@ -25,15 +25,20 @@ bool generic_only() {
   return only;
 }
 
-/// Whether Hopper's decode kernel takes a call. The host knows no lengths, so it asks how many rows
-/// a request has on average; any number is served by either kernel. Where KV is cut at fixed places
-/// a request's bits must not follow from its batch, as this choice does.
-bool takes_decode(const AttentionProblem& problem, const AttentionGroup& group,
-                  const DecodeSpec& spec, std::int64_t fixed_split, const DeviceInfo& device) {
+/// Packed rows of a KV head that a request has on average. The host knows no lengths, and chooses
+/// kernels by this; each kernel serves any number.
+std::int64_t rows_of_request(const AttentionProblem& problem, const AttentionGroup& group) {
   const std::int64_t rows = problem.q.size(0) * (group.num_q_heads / group.num_kv_heads);
-  const std::int64_t num_requests = problem.cu_seqlens_q.size(0) - 1;
+  const std::int64_t num_requests = std::max<std::int64_t>(problem.cu_seqlens_q.size(0) - 1, 1);
+  return (rows + num_requests - 1) / num_requests;
+}
+
+/// Whether Hopper's decode kernel takes a call. Where KV is cut at fixed places a request's bits
+/// must not follow from its batch, as this choice does.
+bool takes_decode(const AttentionProblem& problem, std::int64_t rows, const DecodeSpec& spec,
+                  std::int64_t fixed_split, const DeviceInfo& device) {
   return device.major == 9 && device.minor == 0 && !generic_only() && fixed_split == 0 &&
-         !is_packed(problem) && rows <= num_requests * kDecodeRows && decode_takes(spec) &&
+         !is_packed(problem) && rows <= spec.rows && decode_takes(spec) &&
          tensor_map_takes(problem.k) && tensor_map_takes(problem.v) && has_tensor_maps();
 }
 
@@ -42,18 +47,18 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
                       const Execution& execution) {
   static KernelTable<AttentionSpec> generic_kernels;
   static KernelTable<DecodeSpec> decode_kernels;
-  static KernelTable<int> combine_kernels;
   static Counter generic_launches("cuda/generic/attention");
   static Counter decode_launches("cuda/sm90/decode");
-  static Counter combine_launches("cuda/generic/combine");
   const int device = problem.q.device().index;
   const DeviceInfo& info = device_info(device);
   const AttentionFeatures features{
       .softcap = problem.options.softcap > 0.0,
       .alibi = problem.options.alibi_slopes.defined(),
       .unaligned_kv = !rows_aligned(problem.k, 16) || !rows_aligned(problem.v, 16)};
+  const std::int64_t rows = rows_of_request(problem, group);
   const DecodeSpec spec{.attention = attention_spec(group, features, shared_budget(info)),
-                        .page_size = group.page_size};
+                        .page_size = group.page_size,
+                        .rows = rows <= 16 ? 16 : 32};
   const auto variant = [](const auto& s) { return variant_of(s); };
 
   const std::int64_t row_floats = std::int64_t{group.head_dim} + 1;
@@ -63,22 +68,20 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
                          .rows = bound.partial_rows};
   const AttentionParams params = attention_params(problem, group, plan, room);
   const auto ctas = static_cast<unsigned>(plan_workers(device));
-  if (takes_decode(problem, group, spec, fixed_split, info)) {
+  if (takes_decode(problem, rows, spec, fixed_split, info)) {
     const Kernel& kernel = decode_kernels.get(device, spec, variant);
     const int box_tokens = decode_layout(spec).box_tokens;
     launch(kernel, {ctas, 1, 1}, execution,
            DecodeParams{.attention = params,
                         .k_map = page_map(problem.k, box_tokens),
-                        .v_map = page_map(problem.v, box_tokens)});
+                        .v_map = page_map(problem.v, box_tokens)},
+           /*programmatic=*/true);
     decode_launches.add();
   } else {
     const Kernel& kernel = generic_kernels.get(device, spec.attention, variant);
-    launch(kernel, {ctas, 1, 1}, execution, params);
+    launch(kernel, {ctas, 1, 1}, execution, params, /*programmatic=*/info.major >= 9);
     generic_launches.add();
   }
-  const Kernel& combine = combine_kernels.get(device, group.head_dim, &combine_variant);
-  launch(combine, {ctas, 1, 1}, execution, combine_params(params, problem, group));
-  combine_launches.add();
 }
 
 }  // namespace

@@ -34,9 +34,6 @@ KernelVariant variant_of(const AttentionSpec& spec);
 /// Hopper's decode kernel; decode_takes(spec).
 KernelVariant variant_of(const DecodeSpec& spec);
 
-/// The kernel that joins the partial results of split rows.
-KernelVariant combine_variant(int head_dim);
-
 /// Every variant that a call can take on a device of this architecture.
 std::vector<KernelVariant> all_attention_variants(std::string_view arch = "sm_90a");
 

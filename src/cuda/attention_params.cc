@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/cuda/attention_params.h"
 
+#include <atomic>
+
 #include "src/cuda/device.h"
 #include "src/cuda/plan.h"
 
@@ -120,27 +122,15 @@ AttentionParams attention_params(const AttentionProblem& problem, const Attentio
   p.partial_out = partials.memory;
   p.partial_lse = partials.memory + partials.rows * group.head_dim;
   p.partial_rows = partials.rows;
+  static std::atomic<std::uint32_t> calls{0};
+  p.call_id = calls.fetch_add(1, std::memory_order_relaxed) + 1;
   p.output = output_of(problem);
+  p.num_q_heads = group.num_q_heads;
+  p.num_tokens = problem.q.size(0);
+  p.cu_seqlens_q = problem.cu_seqlens_q.data_as<const std::int32_t>();
+  p.cu_q_stride = problem.cu_seqlens_q.stride(0);
   p.fault = static_cast<Fault*>(fault_mailbox(device));
   return p;
-}
-
-CombineParams combine_params(const AttentionParams& attention, const AttentionProblem& problem,
-                             const AttentionGroup& group) {
-  CombineParams c;
-  c.plan = attention.plan;
-  c.layout = attention.layout;
-  c.partial_out = attention.partial_out;
-  c.partial_lse = attention.partial_lse;
-  c.partial_rows = attention.partial_rows;
-  c.group_header = attention.group_header;
-  c.output = attention.output;
-  c.group = attention.group;
-  c.num_q_heads = group.num_q_heads;
-  c.num_tokens = problem.q.size(0);
-  c.cu_seqlens_q = problem.cu_seqlens_q.data_as<const std::int32_t>();
-  c.cu_q_stride = problem.cu_seqlens_q.stride(0);
-  return c;
 }
 
 }  // namespace hpcattn::cuda

@@ -23,11 +23,8 @@ struct PartialRoom {
   std::int64_t rows = 0;
 };
 
+/// Each call has a number of its own (AttentionParams::call_id).
 AttentionParams attention_params(const AttentionProblem& problem, const AttentionGroup& group,
                                  const Tensor& plan, const PartialRoom& partials);
-
-/// For the combine kernel that follows an attention kernel of these params.
-CombineParams combine_params(const AttentionParams& attention, const AttentionProblem& problem,
-                             const AttentionGroup& group);
 
 }  // namespace hpcattn::cuda

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string_view>
 
-#include "kernels/generic/combine/config.h"
 #include "src/common/check.h"
 #include "src/cuda/attention.h"
 #include "src/cuda/device_checks.h"
@@ -81,8 +80,9 @@ KernelVariant variant_of(const AttentionSpec& spec) {
 }
 
 KernelVariant variant_of(const DecodeSpec& spec) {
-  const std::string source = message("DecodeSpec{.attention = hpcattn::", source_of(spec.attention),
-                                     ", .page_size = ", spec.page_size, "}");
+  const std::string source =
+      message("DecodeSpec{.attention = hpcattn::", source_of(spec.attention),
+              ", .page_size = ", spec.page_size, ", .rows = ", spec.rows, "}");
   return {.name = message("decode<", source, ">"),
           .source = message("#include \"kernels/sm90/decode/kernel.cuh\"\n"
                             "extern \"C\" __global__ void __launch_bounds__(",
@@ -95,22 +95,10 @@ KernelVariant variant_of(const DecodeSpec& spec) {
           .shared_bytes = decode_layout(spec).shared_bytes};
 }
 
-KernelVariant combine_variant(int head_dim) {
-  return {.name = message("combine<", head_dim, ">"),
-          .source = message("#include \"kernels/generic/combine/kernel.cuh\"\n"
-                            "extern \"C\" __global__ void __launch_bounds__(",
-                            kCombineThreads,
-                            ") hpcattn_kernel(const __grid_constant__ hpcattn::CombineParams p) {\n"
-                            "  hpcattn::combine<",
-                            head_dim, ">(p);\n}\n"),
-          .threads = kCombineThreads};
-}
-
 std::vector<KernelVariant> all_attention_variants(std::string_view arch) {
   const int budget = shared_budget(arch);
   std::vector<KernelVariant> variants;
   for (std::int64_t head_dim : ops::supported_head_dims()) {
-    variants.push_back(combine_variant(static_cast<int>(head_dim)));
     for (const ops::AttentionDTypes& row : ops::attention_dtype_table()) {
       if (row.q == DType::kFloat32) continue;
       for (DType kv : row.kv) {

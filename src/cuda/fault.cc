@@ -71,6 +71,10 @@ std::string sentence(FaultKind kind, const Values& v) {
     case FaultKind::kPageId:
       return message("page ", v[1], " of request ", v[0], " has id ", v[2], ", expected 0 to ",
                      v[3] - 1, " (the pages of the pool). Correct page_table.");
+    case FaultKind::kPlanShared:
+      return message("two calls used its plan at once (request ", v[0], ", ", v[1],
+                     " splits), so their results are mixed up. Order the calls on one stream, or "
+                     "make a plan for each stream.");
     case FaultKind::kLength: return length(v);
   }
   return message("a kernel reported fault ", static_cast<int>(kind), " (", v[0], ", ", v[1], ", ",

@@ -57,7 +57,6 @@ void add_kernels(const ModelDescription& model, int shared_budget, Variants& var
   check_description(model);
   const AttentionFeatures features{.softcap = model.softcap, .alibi = model.alibi};
   variants.add(variant_of(attention_spec(model.group, features, shared_budget)));
-  variants.add(combine_variant(model.group.head_dim));
   variants.add(variant_of(plan_spec()));
   variants.add(variant_of(plan_spec(plan::kDeviceTileKv)));  // of any fixed split
   variants.add(variant_of(store_spec(model.dtype, model.group.kv_dtype)));

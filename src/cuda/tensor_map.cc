@@ -13,7 +13,8 @@ constexpr std::int64_t kLineBytes = 128;
 constexpr int kUInt8 = 0;
 constexpr int kUInt16 = 1;
 constexpr int kSwizzle128 = 3;
-constexpr int kPromote256 = 3;
+// More than is asked for costs 4 % of the bandwidth (docs/experiments/decode.md).
+constexpr int kPromote128 = 2;
 
 }  // namespace
 
@@ -52,7 +53,7 @@ TensorMap page_map(const Tensor& cache, int box_tokens) {
   TensorMap map;
   check_driver(driver().encode_tensor_map(&map, element == 1 ? kUInt8 : kUInt16, kRank,
                                           cache.data(), sizes, strides, box, steps,
-                                          /*interleave=*/0, kSwizzle128, kPromote256, /*fill=*/0),
+                                          /*interleave=*/0, kSwizzle128, kPromote128, /*fill=*/0),
                "cuTensorMapEncodeTiled of a KV cache");
   return map;
 }

@@ -288,8 +288,9 @@ class Balancer {
         const std::int32_t partial = begins_at_cut ? begin.partial
                                      : ends_at_cut ? end.partial - end.rows
                                                    : -1;
+        const std::int32_t combine = begins_at_cut ? begin.combine : ends_at_cut ? end.combine : -1;
         write_task(j, at.task(begins_at_cut ? begin.kv : at.tile.kv_begin,
-                              ends_at_cut ? end.kv : at.tile.kv_end, partial, w));
+                              ends_at_cut ? end.kv : at.tile.kv_end, partial, w, combine));
         if (ends_at_cut && !begins_at_cut) {
           write_combine(end.combine, at.combine(partial, num_splits(w + 1)));
         }
@@ -340,8 +341,9 @@ class Balancer {
       while (memory_.worker_begin[w + 1] <= j) ++w;
       at.head = head;
       const std::int32_t partial = pieces == 1 ? -1 : rows + piece * at.num_rows();
-      write_task(j, at.task(piece_begin(shape_, at.tile, piece),
-                            piece_begin(shape_, at.tile, piece + 1), partial, w));
+      write_task(
+          j, at.task(piece_begin(shape_, at.tile, piece), piece_begin(shape_, at.tile, piece + 1),
+                     partial, w, pieces == 1 ? -1 : combines));
       if (piece == 0 && pieces > 1) {
         write_combine(combines, at.combine(rows, pieces));
       }

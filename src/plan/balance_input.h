@@ -38,7 +38,7 @@ struct Boundary {
   std::int32_t kv = -1;      // the KV token there; -1: the item's start
   std::int32_t rows = 0;     // of the item, where it is cut here
   std::int32_t partial = 0;  // first row of the partial that begins here
-  std::int32_t combine = 0;  // of the item, where this is its first cut
+  std::int32_t combine = 0;  // of the item
   constexpr bool cuts() const { return kv >= 0; }
 };
 

@@ -51,7 +51,7 @@ struct PlacedTile {
 
   constexpr std::int32_t num_rows() const { return tile.row_end - tile.row_begin; }
   constexpr Task task(std::int32_t kv_begin, std::int32_t kv_end, std::int32_t partial,
-                      std::int32_t worker) const {
+                      std::int32_t worker, std::int32_t combine) const {
     return {.request = request_idx,
             .kv_head = head,
             .num_heads = 1,
@@ -63,7 +63,8 @@ struct PlacedTile {
             .first_token = request.first_token,
             .num_tokens = request.num_tokens,
             .kv_len = request.kv_len,
-            .worker = worker};
+            .worker = worker,
+            .combine = combine};
   }
   constexpr Combine combine(std::int32_t partial, std::int32_t num_splits) const {
     return {.request = request_idx,

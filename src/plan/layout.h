@@ -8,7 +8,7 @@
 namespace hpcattn::plan {
 
 inline constexpr std::int32_t kMagic = 0x48504c4e;  // "HPLN"
-inline constexpr std::int32_t kVersion = 2;
+inline constexpr std::int32_t kVersion = 3;
 
 /// Rows (query tokens x heads of a group) of one task, at most. A row is numbered
 /// token * group + head_in_group within its request.
@@ -21,8 +21,8 @@ inline constexpr std::int64_t kTileKv = 64;
 /// heads are then taken by one task: it reads whole tokens of a page, as they lie.
 inline constexpr std::int64_t kNarrowRows = 24;
 
-/// A share of the work: some rows of each of some KV heads of a request, over a KV range. 48 bytes:
-/// a GPU's thread reads it in three loads.
+/// A share of the work: some rows of each of some KV heads of a request, over a KV range. 64 bytes:
+/// a GPU's thread reads it in four loads.
 struct Task {
   std::int32_t request = 0;
   std::int32_t kv_head = 0;  // the first of num_heads
@@ -38,6 +38,8 @@ struct Task {
   std::int32_t num_tokens = 0;   // query tokens of the request
   std::int32_t kv_len = 0;       // of the request
   std::int32_t worker = 0;       // cta that computes it (GPU)
+  std::int32_t combine = -1;     // that a partial result belongs to (GPU)
+  std::int32_t unused[3] = {};
 };
 
 /// Rows whose KV range was split: their partials lie one after the other, in the order of the KV.
@@ -50,6 +52,10 @@ struct Combine {
   std::int32_t partial = 0;  // first row of the first partial
   std::int32_t num_splits = 0;
   std::int32_t first_token = 0;  // of the request (GPU)
+  // Partial results that have arrived: how many, and the sum of the calls that they are of; 0
+  // between calls (GPU).
+  std::uint32_t arrived[2] = {};
+  std::int32_t unused[2] = {};
 };
 
 struct Header {

@@ -148,6 +148,7 @@ inline void expect_covers(const PlanBatch& batch, const plan::PlanShape& shape,
                                     request.num_tokens, request.kv_len));
           ASSERT_EQ(task.kv_begin, kv);
           const bool whole = task.kv_begin == tile.kv_begin && task.kv_end == tile.kv_end;
+          ASSERT_EQ(task.combine, whole ? -1 : static_cast<std::int32_t>(next_combine));
           if (whole) {
             ASSERT_EQ(task.partial, -1);
           } else {
@@ -164,11 +165,12 @@ inline void expect_covers(const PlanBatch& batch, const plan::PlanShape& shape,
         if (splits == 1) continue;
         ASSERT_LT(next_combine, result.combines.size());
         const plan::Combine& combine = result.combines[next_combine++];
-        ASSERT_EQ(std::make_tuple(combine.request, combine.kv_head, combine.num_heads,
-                                  combine.row_begin, combine.row_end, combine.partial,
-                                  combine.num_splits, combine.first_token),
-                  std::make_tuple(i, head, 1, tile.row_begin, tile.row_end, first_partial, splits,
-                                  request.first_token));
+        ASSERT_EQ(
+            std::make_tuple(combine.request, combine.kv_head, combine.num_heads, combine.row_begin,
+                            combine.row_end, combine.partial, combine.num_splits,
+                            combine.first_token, combine.arrived[0], combine.arrived[1]),
+            std::make_tuple(i, head, 1, tile.row_begin, tile.row_end, first_partial, splits,
+                            request.first_token, 0U, 0U));
       }
       ASSERT_EQ(row, rows);
     }

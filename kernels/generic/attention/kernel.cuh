@@ -3,6 +3,7 @@
 // its tasks one by one; few rows and many rows are two shapes of the same mainloop.
 #pragma once
 
+#include "kernels/generic/attention/combine.h"
 #include "kernels/generic/attention/config.h"
 #include "kernels/generic/attention/epilogue.h"
 #include "kernels/generic/attention/load.h"
@@ -13,6 +14,7 @@
 #include "kernels/generic/attention/query.h"
 #include "kernels/generic/attention/scores.h"
 #include "kernels/ptx/copy.h"
+#include "kernels/ptx/dependent.h"
 #include "kernels/ptx/thread.h"
 
 namespace hpcattn {
@@ -221,13 +223,19 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
   softmax.finish();
   __syncthreads();  // the slots are free for what follows
 
-  const TaskOutput target(p, load_task(p, shared.state->task_index), Config::kHeadDim);
+  const plan::Task done_task = load_task(p, shared.state->task_index);
+  const TaskOutput target(p, done_task, Config::kHeadDim);
   if constexpr (kShape.kv_warps == 1) {
     const int first_row_here = ptx::thread_index_here() / 32 * kShape.row_tiles * 16;
     store_rows<Products>(target, first_row_here, output, softmax);
   } else {
     reduce_and_store_rows<Products>(target, output, softmax, shared.maxima,
                                     reinterpret_cast<float*>(shared.slots(kShape.rows())));
+  }
+  if (done_task.partial >= 0) {
+    join_partials<Config::kHeadDim, kAttentionThreads>(p, done_task, &shared.state->last_arrived,
+                                                       ptx::thread_index_here(),
+                                                       [] { __syncthreads(); });
   }
   const int done = shared.state->task_index;
   __syncthreads();  // before the next task writes to shared memory
@@ -238,6 +246,8 @@ template <AttentionSpec kSpec>
 inline void attention(const AttentionParams& p) {
   using Config = AttentionConfig<kSpec>;
   extern __shared__ __align__(16) char shared[];
+  ptx::wait_for_kernel_before();
+  ptx::let_next_kernel_begin();
   if (!plan_fits(p, p.fault)) return;
   const std::int32_t* const begin = p.plan + p.layout.worker_begin();
   for (int i = begin[blockIdx.x]; i < begin[blockIdx.x + 1]; ++i) {
@@ -249,6 +259,7 @@ inline void attention(const AttentionParams& p) {
       i = run_task<kSpec, Config::kWide>(p, i, shared);
     }
   }
+  write_padding<kSpec.head_dim, kAttentionThreads>(p, static_cast<int>(threadIdx.x));
 }
 
 }  // namespace hpcattn

@@ -23,6 +23,7 @@ struct TaskState {
   std::int32_t task_index;
   std::int32_t plain_begin;  // what all rows see: [plain_begin, plain_end)
   std::int32_t plain_end;
+  std::int32_t last_arrived;  // this cta's partial was the last of its combine
 
   template <int kKvBytes>
   static TaskState of(const AttentionParams& p, const plan::Task& task, int task_index) {
@@ -33,6 +34,7 @@ struct TaskState {
                     task.kv_end,
                     task.request,
                     task_index,
+                    0,
                     0,
                     0};
     if (p.page_table != nullptr) {

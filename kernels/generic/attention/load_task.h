@@ -14,13 +14,13 @@ namespace hpcattn {
 /// mainloop has no room for.
 inline plan::Task load_task(const AttentionParams& p, int index) {
   const std::int32_t* const words = p.plan + p.layout.task(index);
-  static_assert(sizeof(plan::Task) == 3 * sizeof(int4));
+  static_assert(sizeof(plan::Task) == 4 * sizeof(int4));
   union {
-    int4 parts[3];
+    int4 parts[4];
     plan::Task task;
   } u{};
   HPCATTN_UNROLL
-  for (int i = 0; i < 3; ++i) u.parts[i] = ptx::load_anew(words + 4 * i);
+  for (int i = 0; i < 4; ++i) u.parts[i] = ptx::load_anew(words + 4 * i);
   return u.task;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a launch of the generic attention kernel and of its combine kernel passes. Strides count
+// What a launch of the generic attention kernel passes. Strides count
 // elements.
 #pragma once
 
@@ -76,23 +76,13 @@ struct AttentionParams {
   float* partial_out = nullptr;  // [partial rows, head_dim]
   float* partial_lse = nullptr;  // [partial rows], log2
   std::int64_t partial_rows = 0;
+  std::uint32_t call_id = 0;  // no two calls that may run at once have the same
   AttentionOutput output;
-  Fault* fault = nullptr;
-};
-
-struct CombineParams {
-  const std::int32_t* plan = nullptr;
-  plan::DeviceLayout layout;
-  const float* partial_out = nullptr;
-  const float* partial_lse = nullptr;
-  std::int64_t partial_rows = 0;
-  plan::Header group_header;
-  AttentionOutput output;
-  std::int32_t group = 1;
   std::int32_t num_q_heads = 1;
   std::int64_t num_tokens = 0;  // rows of out; those past cu_seqlens_q's end become 0
   const std::int32_t* cu_seqlens_q = nullptr;
   std::int64_t cu_q_stride = 0;
+  Fault* fault = nullptr;
 };
 
 }  // namespace hpcattn

@@ -11,31 +11,35 @@ namespace hpcattn {
 struct DecodeSpec {
   AttentionSpec attention;
   int page_size = 64;
+  int rows = 16;  // of one pass over K and V: 16 or 32
   friend constexpr bool operator==(const DecodeSpec&, const DecodeSpec&) = default;
 };
 
 /// Four warps compute, a fifth starts copies.
 inline constexpr int kDecodeThreads = kAttentionThreads + 32;
-inline constexpr int kDecodeRows = 16;  // of one pass over K and V
 
 /// K or V of one tile of KV tokens lies in a slot as [page][lines of the dims][token][128 bytes],
 /// swizzled by the copy engine within 1024 bytes.
 struct DecodeLayout {
-  static constexpr int kTileKv = 64;
   static constexpr int kLineBytes = 128;
   static constexpr int kMaxSlots = 12;
   static constexpr int kAlignment = 1024;
+  static constexpr int kStagedRows = 8;  // of the output, on their way out
 
+  int tile_kv = 0;     // KV tokens of a slot
   int box_tokens = 0;  // tokens of one copy: a page, or a tile of a longer one
   int slot_bytes = 0;
   int slots = 0;
-  // Shared memory: row infos | maxima and sums of the warps | q | sums of 8 rows | slots |
-  // barriers.
-  int maxima_offset = 0;
+  // Shared memory: row infos | a float of each warp and row | a float of each row | state | q | P,
+  // and after the last tile some rows of the output | slots | barriers.
+  int of_warps_offset = 0;
+  int of_rows_offset = 0;
+  int state_offset = 0;
   int q_offset = 0;
-  int sums_offset = 0;
-  int sums_stride = 0;   // floats of a row
-  int slots_offset = 0;  // a multiple of kAlignment
+  int p_offset = 0;
+  int p_stride = 0;       // bytes of a row
+  int staged_stride = 0;  // floats of a row
+  int slots_offset = 0;   // a multiple of kAlignment
   int barriers_offset = 0;
   int shared_bytes = 0;
 };
@@ -45,25 +49,30 @@ constexpr bool decode_takes(const DecodeSpec& spec) {
   const int page = spec.page_size;
   const bool pages = page == 16 || page == 32 || page == 64 || page == 128 || page == 256;
   const auto element = static_cast<int>(size_bytes(spec.attention.kv_dtype));
-  // Above head dim 128 the output of 16 rows does not fit the registers.
+  // Above head dim 128 the ring of two ctas a multiprocessor is too short.
   return pages && spec.attention.head_dim <= 128 &&
          spec.attention.head_dim * element % DecodeLayout::kLineBytes == 0 &&
-         !spec.attention.unaligned_kv && element == 2;
+         !spec.attention.unaligned_kv;
 }
 
 constexpr DecodeLayout decode_layout(const DecodeSpec& spec) {
   const int head_dim = spec.attention.head_dim;
   DecodeLayout layout;
-  layout.box_tokens =
-      spec.page_size < DecodeLayout::kTileKv ? spec.page_size : DecodeLayout::kTileKv;
-  layout.slot_bytes =
-      DecodeLayout::kTileKv * head_dim * static_cast<int>(size_bytes(spec.attention.kv_dtype));
+  const auto element = static_cast<int>(size_bytes(spec.attention.kv_dtype));
+  layout.tile_kv = element == 1 ? 128 : 64;  // as many bytes in a slot
+  layout.box_tokens = spec.page_size < layout.tile_kv ? spec.page_size : layout.tile_kv;
+  layout.slot_bytes = layout.tile_kv * head_dim * element;
   const auto aligned = [](int bytes, int unit) { return (bytes + unit - 1) / unit * unit; };
-  layout.maxima_offset = aligned(kDecodeRows * static_cast<int>(sizeof(RowInfo)), 16);
-  layout.q_offset = layout.maxima_offset + kAttentionWarps * kDecodeRows * 8;
-  layout.sums_offset = layout.q_offset + kDecodeRows * attention_layout(spec.attention).q_stride;
-  layout.sums_stride = head_dim + 4;  // lanes that store dims of four rows hit unlike banks
-  layout.slots_offset = aligned(layout.sums_offset + kAttentionWarps * 8 * layout.sums_stride * 4,
+  layout.of_warps_offset = aligned(spec.rows * static_cast<int>(sizeof(RowInfo)), 16);
+  layout.of_rows_offset = layout.of_warps_offset + kAttentionWarps * spec.rows * 4;
+  layout.state_offset = layout.of_rows_offset + spec.rows * 4;
+  layout.q_offset = layout.state_offset + 16;
+  layout.p_offset = layout.q_offset + spec.rows * padded_row_bytes(head_dim * 2);
+  layout.p_stride = padded_row_bytes(layout.tile_kv * 2);
+  layout.staged_stride = head_dim + 4;  // lanes that store dims of four rows hit unlike banks
+  const int p_bytes = spec.rows * layout.p_stride;
+  const int staged_bytes = DecodeLayout::kStagedRows * layout.staged_stride * 4;
+  layout.slots_offset = aligned(layout.p_offset + (p_bytes > staged_bytes ? p_bytes : staged_bytes),
                                 DecodeLayout::kAlignment);
   constexpr int kBarrierBytes = 2 * DecodeLayout::kMaxSlots * 8;
   const int room = spec.attention.shared_budget - kBarrierBytes - layout.slots_offset;

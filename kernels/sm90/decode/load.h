@@ -15,12 +15,12 @@ template <DecodeSpec kSpec>
 inline int load_task_tiles(const DecodeParams& params, const plan::Task& task,
                            const DecodeRing<kSpec>& ring, int item, int lane) {
   constexpr DecodeLayout kLayout = DecodeRing<kSpec>::kLayout;
-  constexpr int kTileKv = DecodeLayout::kTileKv;
+  constexpr int kTileKv = kLayout.tile_kv;
   constexpr int kBoxes = kTileKv / kLayout.box_tokens;
   constexpr int kBoxBytes = kLayout.slot_bytes / kBoxes;
   const AttentionParams& p = params.attention;
   const std::int32_t* const table = p.page_table + task.request * p.table_request;
-  const TileRange tiles(task);
+  const TileRange<kTileKv> tiles(task);
 
   // This lane's page of a tile; below 0 where there is none, or nothing of it is seen.
   const auto page_of = [&](int tile) {

@@ -16,4 +16,8 @@ inline void clear_shared_16(std::uint32_t shared) {
   std::memset(emulator::shared_at(shared, 16, 16), 0, 16);
 }
 
+inline void store_shared(std::uint32_t shared, std::uint32_t word) {
+  std::memcpy(emulator::shared_at(shared, 4, 4), &word, 4);
+}
+
 }  // namespace hpcattn::ptx

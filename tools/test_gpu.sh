@@ -46,7 +46,8 @@ export HPCATTN_CACHE_DIR=${HPCATTN_CACHE_DIR:-$PWD/build/gpu/cache}
 mkdir -p "$HPCATTN_CACHE_DIR" && chmod 700 "$HPCATTN_CACHE_DIR"
 
 mkdir -p "$(dirname "$log")"
-exec > >(tee "$log") 2>&1
+# No paths of this machine: the log is kept in the repository.
+exec > >(sed -u 's#[^ ]*/site-packages/#site-packages/#' | tee "$log") 2>&1
 tee_pid=$!
 trap 'exec >&- 2>&-; wait "$tee_pid"' EXIT
 
@@ -57,7 +58,6 @@ begin=$SECONDS
 say "hpcattn $(sed -n 's/^project(hpcattn VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt), GPU tests, $(date -u +'%Y-%m-%d %H:%M UTC')"
 say "commit: ${HPCATTN_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)$(git diff --quiet HEAD 2>/dev/null || echo ', changed')}"
 say "GPU, memory, driver: $(nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader | head -n 1)"
-# No paths of this machine: the log is kept in the repository.
 say "libnvrtc: $(basename "${HPCATTN_NVRTC:-of the system}")"
 say "Python: $("$python" -c 'import sys, torch; print(sys.version.split()[0], "torch", torch.__version__, "CUDA", torch.version.cuda)' 2>/dev/null || echo "without torch")"
 

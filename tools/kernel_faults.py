@@ -107,7 +107,9 @@ FAULTS = (
     Fault("odd and even dims of fp8 V", _MULTIPLY, "pairs[1], 0x6420", "pairs[1], 0x7531"),
     # Splits.
     Fault("splits joined without weights", _COMBINE, "ptx::ex2(weight[i] - top)", "1.0F"),
-    Fault("last split left out", _COMBINE, "first + i < c.num_splits", "first + i < c.num_splits - 1"),
+    Fault(
+        "last split left out", _COMBINE, "first + i < c.num_splits", "first + i < c.num_splits - 1"
+    ),
     Fault("rows of padding not written", _COMBINE, "(p.num_tokens - live) * p.num_q_heads", "0"),
     Fault(
         "plan's tiles end one token early",

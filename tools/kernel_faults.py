@@ -96,7 +96,7 @@ FAULTS = (
     Fault("q_scale dropped", _QUERY, "if (p.q_scale != nullptr)", "if (false)"),
     Fault("v_scale dropped", _OUTPUT, "if (o.v_scale != nullptr)", "if (false)"),
     Fault("out_scale dropped", _OUTPUT, "if (o.out_scale != nullptr)", "if (false)"),
-    Fault("softcap in other units", _SCORES, "softcap * kLog2E * tanh", "softcap * tanh"),
+    Fault("softcap in other units", _SCORES, "softcap * kLog2E);", "softcap);"),
     Fault("ALiBi upside down", _SCORES, "fmaf(-row.slope", "fmaf(row.slope"),
     # Addresses.
     Fault("wrong page stride", _LOAD, "page[pass] * page_stride", "page[pass] * token_stride"),

@@ -95,9 +95,9 @@ constexpr AttentionLayout attention_layout(const AttentionSpec& spec) {
                    .slots = slots_of(rows.narrow, 64)};
   // Many rows: dealt out to the warps. Up to 128 dims a warp has 32, which halves its reads of
   // shared memory; above, the accumulator of 32 rows does not fit the registers.
-  // Half a tile at a time where two do not fit; and with ALiBi, whose slopes and distances the
+  // Half a tile at a time where two do not fit; and with ALiBi or a soft cap, whose numbers the
   // registers have no room for beside 32 rows of 128 dims and the scores of a whole one.
-  const bool crowded = spec.alibi && rows.wide == 128 && spec.head_dim > 96;
+  const bool crowded = (spec.alibi || spec.softcap) && rows.wide == 128 && spec.head_dim > 96;
   const int tile_kv = slots_of(rows.wide, 64) >= 2 && !crowded ? 64 : 32;
   layout.wide = {.row_warps = 4,
                  .kv_warps = 1,

@@ -138,11 +138,19 @@ class KvLoader {
       const std::int64_t element = page[pass] * page_stride + place * token_stride;
       const char* source = live ? base + element * Config::kKvBytes : base;
       const std::uint32_t target = slot + row * Config::kKvStride;
-      HPCATTN_UNROLL
-      for (int i = 0; i < (kRowChunks + kThreadsPerRow - 1) / kThreadsPerRow; ++i) {
+      const auto copy_part = [&](int i) {
         const int chunk = first_chunk() + i * kThreadsPerRow;
-        if (kRowChunks % kThreadsPerRow != 0 && chunk >= kRowChunks) continue;
+        if (kRowChunks % kThreadsPerRow != 0 && chunk >= kRowChunks) return;
         copy_chunk(target + chunk * 16, source + chunk * 16, live);
+      };
+      constexpr int kParts = (kRowChunks + kThreadsPerRow - 1) / kThreadsPerRow;
+      if constexpr (kSpec.unaligned_kv) {
+        // Element by element it is slow anyway, and long: the compiler takes twice as long for it.
+        HPCATTN_NO_UNROLL
+        for (int i = 0; i < kParts; ++i) copy_part(i);
+      } else {
+        HPCATTN_UNROLL
+        for (int i = 0; i < kParts; ++i) copy_part(i);
       }
     }
   }

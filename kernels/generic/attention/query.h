@@ -31,7 +31,7 @@ inline void write_row_infos(const AttentionParams& p, const plan::Task& task, Ro
       if (p.q_scale != nullptr) {
         factor *= p.q_scale[place.token * p.q_scale_token + place.head * p.q_scale_head];
       }
-      factor *= kSpec.softcap ? 1.0F / p.softcap : kLog2E;
+      factor *= kSpec.softcap ? 2.0F * kLog2E / p.softcap : kLog2E;
       // Above 0, so that a score of -inf stays one; what is left of a factor of 0 changes nothing.
       info.factor = fmaxf(factor, 1e-30F);
       if constexpr (kSpec.alibi) info.slope = p.alibi_slopes[place.head * p.alibi_stride] * kLog2E;

@@ -14,10 +14,11 @@ inline constexpr float kLog2E = 1.4426950408889634F;
 inline constexpr float kLn2 = 0.6931471805599453F;
 inline float negative_infinity() { return __int_as_float(0xff800000); }
 
-/// tanh within some 1e-7 of the right value. The instruction of that name is off by 2^-11.
-inline float tanh_accurate(float x) {
-  const float t = ptx::ex2(-2.0F * kLog2E * fabsf(x));
-  return copysignf((1.0F - t) * ptx::rcp(1.0F + t), x);
+/// cap * tanh(x), from t = 2 log2(e) x, within some 3e-7 of cap; 1 - 2 / (e^2x + 1) takes no
+/// register but x's own, and its infinities are the right ones. The instruction of that name is off
+/// by 2^-11.
+inline float cap_score(float t, float cap) {
+  return fmaf(ptx::rcp(1.0F + ptx::ex2(t)), -2.0F * cap, cap);
 }
 
 /// Soft cap and ALiBi: raw scores become scores in log2 units. `distance`: of the KV token from the
@@ -25,7 +26,7 @@ inline float tanh_accurate(float x) {
 template <AttentionSpec kSpec>
 inline float transform_score(float raw, const RowInfo& row, float distance, float softcap) {
   float score = raw * row.factor;
-  if constexpr (kSpec.softcap) score = softcap * kLog2E * tanh_accurate(score);
+  if constexpr (kSpec.softcap) score = cap_score(score, softcap * kLog2E);
   if constexpr (kSpec.alibi) score = fmaf(-row.slope, fabsf(distance), score);
   return score;
 }

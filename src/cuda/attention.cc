@@ -2,8 +2,6 @@
 #include "src/cuda/attention.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 
 #include "kernels/sm90/decode/params.h"
 #include "src/common/check.h"
@@ -16,15 +14,6 @@
 namespace hpcattn::cuda {
 namespace {
 
-/// Until Hopper's kernel is chosen by default, HPCATTN_KERNELS=sm90 asks for it.
-bool generic_only() {
-  static const bool only = [] {
-    const char* value = std::getenv("HPCATTN_KERNELS");
-    return value == nullptr || std::string_view(value) != "sm90";
-  }();
-  return only;
-}
-
 /// Packed rows of a KV head that a request has on average. The host knows no lengths, and chooses
 /// kernels by this; each kernel serves any number.
 std::int64_t rows_of_request(const AttentionProblem& problem, const AttentionGroup& group) {
@@ -33,13 +22,17 @@ std::int64_t rows_of_request(const AttentionProblem& problem, const AttentionGro
   return (rows + num_requests - 1) / num_requests;
 }
 
-/// Whether Hopper's decode kernel takes a call. Where KV is cut at fixed places a request's bits
-/// must not follow from its batch, as this choice does.
-bool takes_decode(const AttentionProblem& problem, std::int64_t rows, const DecodeSpec& spec,
-                  std::int64_t fixed_split, const DeviceInfo& device) {
-  return device.major == 9 && device.minor == 0 && !generic_only() && fixed_split == 0 &&
-         !is_packed(problem) && rows <= spec.rows && decode_takes(spec) &&
-         tensor_map_takes(problem.k) && tensor_map_takes(problem.v) && has_tensor_maps();
+/// The decode kernel's spec where that takes the call. Where KV is cut at fixed places a request's
+/// bits must not follow from its batch, as this choice does.
+std::optional<DecodeSpec> decode_spec_of(const AttentionProblem& problem,
+                                         const AttentionGroup& group,
+                                         const AttentionSpec& attention, std::int64_t fixed_split,
+                                         const DeviceInfo& device) {
+  if (fixed_split > 0 || is_packed(problem) || !has_tensor_maps() || !tensor_map_takes(problem.k) ||
+      !tensor_map_takes(problem.v)) {
+    return {};
+  }
+  return decode_spec(attention, group.page_size, rows_of_request(problem, group), arch_of(device));
 }
 
 void launch_attention(const AttentionProblem& problem, const AttentionGroup& group,
@@ -47,18 +40,15 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
                       const Execution& execution) {
   static KernelTable<AttentionSpec> generic_kernels;
   static KernelTable<DecodeSpec> decode_kernels;
-  static Counter generic_launches("cuda/generic/attention");
-  static Counter decode_launches("cuda/sm90/decode");
+  static Counter generic_launches(kGenericName);
+  static Counter decode_launches(kDecodeName);
   const int device = problem.q.device().index;
   const DeviceInfo& info = device_info(device);
   const AttentionFeatures features{
       .softcap = problem.options.softcap > 0.0,
       .alibi = problem.options.alibi_slopes.defined(),
       .unaligned_kv = !rows_aligned(problem.k, 16) || !rows_aligned(problem.v, 16)};
-  const std::int64_t rows = rows_of_request(problem, group);
-  const DecodeSpec spec{.attention = attention_spec(group, features, shared_budget(info)),
-                        .page_size = group.page_size,
-                        .rows = rows <= 16 ? 16 : 32};
+  const AttentionSpec spec = attention_spec(group, features, shared_budget(info));
   const auto variant = [](const auto& s) { return variant_of(s); };
 
   const std::int64_t row_floats = std::int64_t{group.head_dim} + 1;
@@ -68,17 +58,16 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
                          .rows = bound.partial_rows};
   const AttentionParams params = attention_params(problem, group, plan, room);
   const auto ctas = static_cast<unsigned>(plan_workers(device));
-  if (takes_decode(problem, rows, spec, fixed_split, info)) {
-    const Kernel& kernel = decode_kernels.get(device, spec, variant);
-    const int box_tokens = decode_layout(spec).box_tokens;
+  if (const auto decode = decode_spec_of(problem, group, spec, fixed_split, info)) {
+    const Kernel& kernel = decode_kernels.get(device, *decode, variant);
     launch(kernel, {ctas, 1, 1}, execution,
            DecodeParams{.attention = params,
-                        .k_map = page_map(problem.k, box_tokens),
-                        .v_map = page_map(problem.v, box_tokens)},
+                        .k_map = page_map(problem.k, decode->box_tokens),
+                        .v_map = page_map(problem.v, decode->box_tokens)},
            /*programmatic=*/true);
     decode_launches.add();
   } else {
-    const Kernel& kernel = generic_kernels.get(device, spec.attention, variant);
+    const Kernel& kernel = generic_kernels.get(device, spec, variant);
     launch(kernel, {ctas, 1, 1}, execution, params, /*programmatic=*/info.major >= 9);
     generic_launches.add();
   }

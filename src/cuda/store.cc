@@ -66,7 +66,7 @@ void store_kv(const StoreKvArgs& args, const Execution& execution) {
   const Kernel& kernel = table.get(device, store_spec(args.k.dtype(), args.k_cache.dtype()),
                                    [](const StoreSpec& spec) { return variant_of(spec); });
   const auto ctas = static_cast<unsigned>((pieces + kStoreThreads - 1) / kStoreThreads);
-  launch(kernel, {ctas, 1, 1}, execution, params);
+  launch(kernel, {ctas, 1, 1}, execution, params, /*programmatic=*/true);
   launches.add();
 }
 

@@ -33,11 +33,13 @@ std::string run_store(GpuLane& lane, const StoreCase& c, std::uint64_t seed) {
 }
 
 std::string run_rope(GpuLane& lane, const RopeCase& c) {
-  return testkit::RopeBatch(c).run_and_check_by([&](const RopeNormStoreKvArgs& args) {
-    return testkit::call_on_gpu(lane, args, [](const RopeNormStoreKvArgs& a, const Execution& e) {
-      rope_norm_store_kv(a, e);
-    });
-  });
+  return testkit::RopeBatch(c).run_and_check_by(
+      [&](const RopeNormStoreKvArgs& args) {
+        return testkit::call_on_gpu(
+            lane, args,
+            [](const RopeNormStoreKvArgs& a, const Execution& e) { rope_norm_store_kv(a, e); });
+      },
+      testkit::kGpuScaleError);
 }
 
 std::string run_merge(GpuLane& lane, const MergeCase& c) {

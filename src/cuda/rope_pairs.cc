@@ -12,8 +12,8 @@
 namespace hpcattn::cuda {
 namespace {
 
-/// Ctas of a multiprocessor for which the compiler leaves registers.
-constexpr int kCtasPerSm = 4;
+/// Ctas of a multiprocessor for which the compiler leaves registers: it would spill for more.
+constexpr int ctas_per_sm(PairsNorm norm) { return norm == PairsNorm::kAfterRope ? 3 : 4; }
 
 const char* name_of(PairsNorm norm) {
   switch (norm) {
@@ -57,8 +57,7 @@ std::int64_t units_of(std::int64_t heads, std::int64_t rows_per_unit) {
 /// Rows that a warp takes of a token: several read its cosines once and have more bytes on their
 /// way, but a step of few tokens is over sooner when all multiprocessors have warps.
 std::int64_t rows_per_unit(std::int64_t num_tokens, std::int64_t q_heads, std::int64_t kv_heads,
-                           std::int64_t teams, int num_sms) {
-  const std::int64_t warps_at_once = std::int64_t{num_sms} * kCtasPerSm * kPairsWarps;
+                           std::int64_t teams, std::int64_t warps_at_once) {
   std::int64_t rows = teams;
   while (rows < teams * kRowsAhead &&
          num_tokens * (units_of(q_heads, rows) + 2 * units_of(kv_heads, rows)) > warps_at_once) {
@@ -76,7 +75,7 @@ KernelVariant variant_of(const RopePairsSpec& spec) {
                       ", .norm = ", name_of(spec.norm), ", .interleaved = ", interleaved, "}>"),
       .source = message("#include \"kernels/fused/rope_pairs/kernel.cuh\"\n"
                         "extern \"C\" __global__ void __launch_bounds__(",
-                        kPairsThreads, ", ", kCtasPerSm,
+                        kPairsThreads, ", ", ctas_per_sm(spec.norm),
                         ") hpcattn_kernel(const __grid_constant__ hpcattn::RopePairsParams p) {\n"
                         "  hpcattn::rope_pairs<hpcattn::RopePairsSpec{.dtype = ",
                         source_name(spec.dtype), ", .norm = hpcattn::PairsNorm::",
@@ -108,7 +107,8 @@ std::optional<RopePairsSpec> rope_pairs_spec(const RopeNormStoreKvArgs& args) {
   }
   if (args.cos_sin.size(1) > 0 && !has_aligned_pieces(args.cos_sin)) return std::nullopt;
   const std::int64_t rows = args.q.size(0) * (args.q.size(1) + 2 * args.k.size(1));
-  if (rows > std::numeric_limits<std::int32_t>::max() / 2) return std::nullopt;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (rows > kMost / 2 || args.cos_sin.size(0) > kMost) return std::nullopt;
   return specs[args.style == RopeStyle::kInterleaved ? 1 : 0];
 }
 
@@ -131,7 +131,8 @@ RopePairsParams rope_pairs_params(const RopeNormStoreKvArgs& args, int num_sms, 
   const std::int64_t q_heads = args.q.size(1);
   const std::int64_t kv_heads = args.k.size(1);
   const std::int64_t rows =
-      rows_per_unit(tokens, q_heads, kv_heads, 32 / pairs_lanes(args.q.size(2)), num_sms);
+      rows_per_unit(tokens, q_heads, kv_heads, 32 / pairs_lanes(args.q.size(2)),
+                    std::int64_t{num_sms} * ctas_per_sm(norm_of(args.norm_policy)) * kPairsWarps);
   p.rows_per_unit = static_cast<std::int32_t>(rows);
   p.q_units = static_cast<std::int32_t>(units_of(q_heads, rows));
   p.kv_units = static_cast<std::int32_t>(units_of(kv_heads, rows));

@@ -61,69 +61,51 @@ inline TwoFloat exact_factor(TwoFloat sum, float head_dim, TwoFloat eps) {
   return reciprocal_root(under_root);
 }
 
-/// One number of a pair: y, over the scale where the target is fp8, rounded to odd. `plain`: y in
-/// float32.
-template <RopePairsSpec kSpec>
-inline float exact_number(const ExactRow& row, TwoFloat y, float weight, float plain) {
-  if constexpr (kSpec.norm == PairsNorm::kAfterRope) {
-    y = y * weight;
-    plain *= weight;
+/// A member of a pair, turned, normed and over the scale where the target is fp8; rounded to odd.
+/// `own`, `partner`: where they are in the row; `sign`: of the sine.
+struct ExactMember {
+  float x;
+  float x_partner;
+  std::int32_t own;
+  std::int32_t partner;
+  std::int32_t pair;  // as the cosines count it; -1: it passes through
+  float sign;
+};
+
+template <RopePairsSpec kSpec, bool kTurned>
+inline float exact_number(const RopeParams& p, const ExactRow& row, const ExactMember& member) {
+  constexpr bool kNormed = kTurned && kSpec.norm != PairsNorm::kNone;
+  constexpr bool kBefore = kNormed && kSpec.norm == PairsNorm::kBeforeRope;
+  constexpr bool kAfter = kNormed && kSpec.norm == PairsNorm::kAfterRope;
+  const auto weight_of = [&](std::int32_t element) {
+    return load_one(row.weights->data, row.weights->dtype, element);
+  };
+  const float weight = kNormed ? weight_of(member.own) : 1.0F;
+  TwoFloat y = kBefore ? two_product(member.x, weight) : TwoFloat{member.x, 0.0F};
+  float plain = y.hi;  // in float32
+  if (kTurned && member.pair >= 0) {
+    const float cos = load_one(row.table, p.cos_sin_dtype, member.pair);
+    const float sin =
+        member.sign * load_one(row.table, p.cos_sin_dtype, p.rotary_dim / 2 + member.pair);
+    const TwoFloat partner = kBefore ? two_product(member.x_partner, weight_of(member.partner))
+                                     : TwoFloat{member.x_partner, 0.0F};
+    plain = y.hi * cos + partner.hi * sin;
+    y = y * cos + partner * sin;
   }
-  if constexpr (kSpec.norm != PairsNorm::kNone) {
-    y = y * row.factor;
+  if constexpr (kAfter) {
+    plain *= weight;
+    y = y * weight;
+  }
+  if constexpr (kNormed) {
     plain *= row.factor.hi;
+    y = y * row.factor;
   }
   if (row.divided) {
-    plain = plain / row.scale;
+    plain /= row.scale;
     y = y / row.scale;
   }
   // Infinities have no error term; NaN stays.
   return fabsf(y.hi) <= 0x1.fffffep127F ? round_to_odd(y) : plain;
-}
-
-struct ExactPair {
-  float a;
-  float b;
-};
-
-/// Pair j of the lane.
-template <RopePairsSpec kSpec, bool kTurned>
-inline ExactPair exact_pair(const RopeParams& p, const ExactRow& row, const LanePieces& pieces,
-                            float a, float b, int j) {
-  if constexpr (!kTurned) {
-    constexpr RopePairsSpec kPlain{.dtype = kSpec.dtype};
-    return {exact_number<kPlain>(row, {a, 0.0F}, 1.0F, a),
-            exact_number<kPlain>(row, {b, 0.0F}, 1.0F, b)};
-  } else {
-    float weight_a = 1.0F;
-    float weight_b = 1.0F;
-    if constexpr (kSpec.norm != PairsNorm::kNone) {
-      const WeightView& weights = *row.weights;
-      const auto weight_at = [&](std::int32_t element) {
-        return load_one(weights.data, weights.dtype, element);
-      };
-      weight_a = weight_at(element_a<kSpec.interleaved>(pieces, j));
-      weight_b = weight_at(element_b<kSpec.interleaved>(pieces, j));
-    }
-    constexpr bool kBefore = kSpec.norm == PairsNorm::kBeforeRope;
-    const TwoFloat from_a = kBefore ? two_product(a, weight_a) : TwoFloat{a, 0.0F};
-    const TwoFloat from_b = kBefore ? two_product(b, weight_b) : TwoFloat{b, 0.0F};
-    TwoFloat y_a = from_a;
-    TwoFloat y_b = from_b;
-    float plain_a = kBefore ? a * weight_a : a;
-    float plain_b = kBefore ? b * weight_b : b;
-    if (pieces.turns) {
-      const float cos = load_one(row.table, p.cos_sin_dtype, pieces.pair + j);
-      const float sin = load_one(row.table, p.cos_sin_dtype, p.rotary_dim / 2 + pieces.pair + j);
-      y_a = from_a * cos + -(from_b * sin);
-      y_b = from_b * cos + from_a * sin;
-      const float turned_a = plain_a * cos - plain_b * sin;
-      plain_b = plain_b * cos + plain_a * sin;
-      plain_a = turned_a;
-    }
-    return {exact_number<kSpec>(row, y_a, weight_a, plain_a),
-            exact_number<kSpec>(row, y_b, weight_b, plain_b)};
-  }
 }
 
 }  // namespace hpcattn

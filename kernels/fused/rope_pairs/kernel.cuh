@@ -13,41 +13,40 @@ namespace hpcattn {
 /// their way at once, which registers have no room for. No lane reads another's.
 class PairsStage {
  public:
-  /// `shared`: [kRowsAhead][2][kPairsThreads] of 16 bytes.
-  __device__ PairsStage(char* shared, const RopeParams& p, const PairsUnit& unit,
-                        std::int32_t first, std::int32_t end)
-      : input_(p.inputs[unit.kind]),
-        unit_(unit),
-        teams_(32 / unit.num_lanes),
-        first_(first),
-        team_(static_cast<int>(threadIdx.x) % 32 / unit.num_lanes),
+  /// Rows `first` to end - 1, dealt to the warp's teams. `shared`: [kRowsAhead][2][kPairsThreads]
+  /// of 16 bytes.
+  __device__ PairsStage(char* shared, int lanes, std::int32_t first, std::int32_t end)
+      : of_warp_(first),
+        of_team_(first + static_cast<int>(threadIdx.x) % 32 / lanes),
         end_(end),
-        mine_(reinterpret_cast<const uint4*>(shared) + threadIdx.x) {}
+        mine_(reinterpret_cast<uint4*>(shared) + threadIdx.x) {}
 
-  /// Whether any team of the warp has an i-th row.
-  __device__ bool has_rows(int i) const { return first_ + i * teams_ < end_; }
-
-  __device__ void copy() {
+  /// `heads`: head 0 of the token.
+  __device__ void copy(const char* heads, std::int64_t head_stride, const LanePieces& pieces,
+                       int teams) const {
     HPCATTN_UNROLL
     for (int i = 0; i < kRowsAhead; ++i) {
-      const bool live = head(i) < end_ && unit_.pieces.live;
-      const char* from = input_.row(unit_.token, live ? head(i) : first_);
+      if (of_warp_ + i * teams >= end_) continue;
+      const bool live = of_team_ + i * teams < end_ && pieces.live;
+      const char* from = heads + (live ? of_team_ + i * teams : of_warp_) * head_stride;
       const std::uint32_t to = ptx::shared_address(mine_ + 2 * i * kPairsThreads);
-      if (!has_rows(i)) continue;
-      ptx::cp_async_16(to, from + (live ? unit_.pieces.first : 0) * 2, live);
-      ptx::cp_async_16(to + 16 * kPairsThreads, from + (live ? unit_.pieces.second : 0) * 2, live);
+      ptx::cp_async_16(to, from + (live ? pieces.first : 0) * 2, live);
+      ptx::cp_async_16(to + 16 * kPairsThreads, from + (live ? pieces.second : 0) * 2, live);
     }
     ptx::cp_async_commit();
   }
 
+  /// Whether any team of the warp has another row.
+  __device__ bool has_rows() const { return of_warp_ < end_; }
+
   /// After the copies were waited for. A lane without elements has zeros.
-  __device__ PairsRow row(int i) const {
+  __device__ PairsRow row(bool has_elements) const {
     PairsRow row;
-    row.live = head(i) < end_ && unit_.pieces.live;
-    row.head = head(i) < end_ ? head(i) : first_;
+    row.live = of_team_ < end_ && has_elements;
+    row.head = of_team_ < end_ ? of_team_ : of_warp_;
     HPCATTN_UNROLL
     for (int piece = 0; piece < 2; ++piece) {
-      const uint4 words = mine_[(2 * i + piece) * kPairsThreads];
+      const uint4 words = mine_[piece * kPairsThreads];
       row.in.words[4 * piece] = words.x;
       row.in.words[4 * piece + 1] = words.y;
       row.in.words[4 * piece + 2] = words.z;
@@ -56,31 +55,34 @@ class PairsStage {
     return row;
   }
 
- private:
-  __device__ std::int32_t head(int i) const { return first_ + i * teams_ + team_; }
+  __device__ void advance(int teams) {
+    of_warp_ += teams;
+    of_team_ += teams;
+    mine_ += 2 * kPairsThreads;
+  }
 
-  const RowsView& input_;
-  const PairsUnit& unit_;
-  std::int32_t teams_;
-  std::int32_t first_;
-  std::int32_t team_;
+ private:
+  std::int32_t of_warp_;  // row of the warp's first team
+  std::int32_t of_team_;
   std::int32_t end_;
-  const uint4* mine_;
+  uint4* mine_;
 };
 
 /// A row of padding becomes 0.
+template <RopePairsSpec kSpec>
 inline void clear_row(const RopeParams& p, const PairsUnit& unit, const PairsRow& row) {
   if (!row.live) return;
   if (unit.in_output != nullptr) {
     const RowsView& output = p.outputs[unit.kind];
+    const LanePieces pieces = pieces_here<kSpec>(p);
     char* to = unit.in_output + row.head * output.head_stride;
     if (size_bytes(output.dtype) == 1) {
-      store_pieces<1>({}, unit.pieces, to);
+      store_pieces<1>({}, pieces, to);
     } else {
-      store_pieces<2>({}, unit.pieces, to);
+      store_pieces<2>({}, pieces, to);
     }
   }
-  if (unit.kind == kQueryRow && p.out_q_scale.data != nullptr && unit.lane == 0) {
+  if (unit.kind == kQueryRow && p.out_q_scale.data != nullptr && lane_here(p) == 0) {
     *reinterpret_cast<float*>(p.out_q_scale.row(unit.token, row.head)) = 0.0F;
   }
 }
@@ -115,16 +117,16 @@ __device__ void rope_pairs(const RopePairsParams& p) {
     if (unit.kind == kValueRow) part -= p.kv_units;
   }
   const std::int32_t num_heads = unit.kind == kQueryRow ? rope.num_q_heads : rope.num_kv_heads;
-  unit.num_lanes = pairs_lanes(rope.head_dim);
-  unit.lane = thread % 32 & (unit.num_lanes - 1);
-  unit.pieces = pieces_of<kSpec.interleaved>(rope, unit.lane);
   const std::int32_t end = min(num_heads, (part + 1) * p.rows_per_unit);
   ptx::wait_for_kernel_before();
   ptx::let_next_kernel_begin();
 
   extern __shared__ __align__(16) char shared[];
-  PairsStage stage(shared, rope, unit, part * p.rows_per_unit, end);
-  stage.copy();
+  const int lanes = pairs_lanes(rope.head_dim);
+  const int teams = 32 / lanes;
+  PairsStage stage(shared, lanes, part * p.rows_per_unit, end);
+  const RowsView& input = rope.inputs[unit.kind];
+  stage.copy(input.row(token, 0), input.head_stride, pieces_here<kSpec>(rope), teams);
   const TokenPlace place = place_of_token(rope, token);
   if (place.kind == TokenPlace::Kind::kFaulty) return;
   const bool padding = place.kind == TokenPlace::Kind::kPadding;
@@ -138,21 +140,22 @@ __device__ void rope_pairs(const RopePairsParams& p) {
   PairTurns turns;
   const bool turned = unit.kind != kValueRow && !padding;
   if (turned) {
-    unit.table = table_row(rope, place.positions, unit.pieces.pair);
-    load_turns<kSpec>(rope, rope.weights[unit.kind], unit.table, unit.pieces, turns);
+    unit.position = position_of(rope, place.positions, pieces_here<kSpec>(rope).pair);
+    load_turns<kSpec>(rope, unit, turns);
   }
   ptx::cp_async_wait<0>();
   HPCATTN_NO_UNROLL
-  for (int i = 0; stage.has_rows(i); ++i) {  // the same for the whole warp
-    PairsRow row = stage.row(i);
+  for (; stage.has_rows(); stage.advance(teams)) {  // the same for the whole warp
+    const LanePieces pieces = pieces_here<kSpec>(rope);
+    PairsRow row = stage.row(pieces.live);
     if (padding) {
-      clear_row(rope, unit, row);
+      clear_row<kSpec>(rope, unit, row);
     } else if (!turned) {
       store_row_of_pairs<kSpec, false>(p, unit, turns, row);
     } else {
       // A lane that passes its numbers through multiplies partners by 0.
-      if (!unit.pieces.turns) row.doubtful = has_infinite<kSpec.dtype>(row.in);
-      find_factor<kSpec>(p, unit, turns, row);
+      if (!pieces.turns) row.doubtful = has_infinite<kSpec.dtype>(row.in);
+      find_factor<kSpec>(p, turns, row);
       store_row_of_pairs<kSpec, true>(p, unit, turns, row);
     }
   }

@@ -71,11 +71,16 @@ struct PairTurns {
   float square[kLanePairs];  // kAfterRope: cos^2 + sin^2
 };
 
-/// The row of the table that a lane's pairs follow: all of them the same position.
-inline const char* table_row(const RopeParams& p, const std::int64_t (&positions)[3],
-                             std::int32_t pair) {
+/// The position that a lane's pairs follow: all of them the same.
+inline std::int32_t position_of(const RopeParams& p, const std::int64_t (&positions)[3],
+                                std::int32_t pair) {
   const int axis = p.mrope ? axis_of(pair, p.sections) : 0;
   const std::int64_t position = axis == 0 ? positions[0] : axis == 1 ? positions[1] : positions[2];
+  return static_cast<std::int32_t>(position);
+}
+
+/// Its row of the table.
+inline const char* table_row(const RopeParams& p, std::int32_t position) {
   return p.cos_sin + position * p.cos_sin_stride;
 }
 
@@ -108,16 +113,6 @@ inline void load_angles(const RopeParams& p, const char* row, const LanePieces& 
   const char* from = row + pieces.pair * bytes;
   load_eight(from, p.cos_sin_dtype, cos);
   load_eight(from + p.rotary_dim / 2 * bytes, p.cos_sin_dtype, sin);
-}
-
-/// Where in the row the members of a lane's pair j are.
-template <bool kInterleaved>
-constexpr std::int32_t element_a(const LanePieces& pieces, int j) {
-  return kInterleaved ? pieces.first + 2 * j : pieces.first + j;
-}
-template <bool kInterleaved>
-constexpr std::int32_t element_b(const LanePieces& pieces, int j) {
-  return kInterleaved ? pieces.first + 2 * j + 1 : pieces.second + j;
 }
 
 template <RopePairsSpec kSpec>

@@ -9,6 +9,7 @@
 #include "kernels/fused/rope/rows.h"
 #include "kernels/fused/rope_pairs/exact.h"
 #include "kernels/ptx/math.h"
+#include "kernels/ptx/thread.h"
 
 namespace hpcattn {
 
@@ -17,15 +18,28 @@ inline constexpr unsigned kWholeWarp = 0xffffffffU;
 /// What the rows of a unit have in common.
 struct PairsUnit {
   std::int32_t token;
-  int kind;  // RopeRow
-  int num_lanes;
-  int lane;  // of a row's
-  LanePieces pieces;
-  const char* table = nullptr;  // row of cos_sin that the lane's pairs follow
+  int kind;                   // RopeRow
+  std::int32_t position = 0;  // that the lane's pairs follow
   // Head 0 of the token, null where nothing is stored:
   char* in_cache = nullptr;
   char* in_output = nullptr;
 };
+
+/// The lane's number within a team, and its pieces, computed where they are used: the coefficients
+/// take the registers.
+inline int lane_here(const RopeParams& p) {
+  return ptx::thread_index_here() & (pairs_lanes(p.head_dim) - 1);
+}
+template <RopePairsSpec kSpec>
+inline LanePieces pieces_here(const RopeParams& p) {
+  return pieces_of<kSpec.interleaved>(p, lane_here(p));
+}
+
+template <RopePairsSpec kSpec>
+inline void load_turns(const RopeParams& p, const PairsUnit& unit, PairTurns& turns) {
+  load_turns<kSpec>(p, p.weights[unit.kind], table_row(p, unit.position), pieces_here<kSpec>(p),
+                    turns);
+}
 
 /// A row of a team.
 struct PairsRow {
@@ -37,13 +51,14 @@ struct PairsRow {
   bool doubtful = false;  // float32 can not tell what this lane computes
 };
 
-/// Bounds of float32's error, in 2^-24: of what is proportional to the number itself (the norm's
-/// factor, the scale, sums and the ends of the interval), and of what is to the products that it is
-/// the sum of (rounded coefficients and products).
+/// Bounds of float32's error, in parts of 2^-24 with some to spare: of what is proportional to the
+/// number itself (the norm's factor, the scale, sums and the ends of the interval) ...
+template <RopePairsSpec kSpec, bool kDivided>
+inline constexpr float kOfNumber =
+    ((kSpec.norm == PairsNorm::kNone ? 2.25F : 11.0F) + (kDivided ? 4.0F : 0.0F)) * 0x1p-24F;
+/// ... and of what is to the products that it is the sum of (coefficients and products).
 template <RopePairsSpec kSpec>
-inline constexpr float kOfNumber = (kSpec.norm == PairsNorm::kNone ? 6.0F : 15.0F) * 0x1p-24F;
-template <RopePairsSpec kSpec>
-inline constexpr float kOfProducts = (kSpec.norm == PairsNorm::kNone ? 1.25F : 2.5F) * 0x1p-24F;
+inline constexpr float kOfProducts = (kSpec.norm == PairsNorm::kNone ? 1.1F : 2.1F) * 0x1p-24F;
 
 /// The sum of a float over the lanes of a row, in an order that depends on their number alone.
 inline float sum_of_row(float value, int num_lanes) {
@@ -81,12 +96,11 @@ inline float refined_root(float x) {
 
 /// Leaves the norm's factor in `row`. All lanes of the warp come here.
 template <RopePairsSpec kSpec>
-inline void find_factor(const RopePairsParams& p, const PairsUnit& unit, const PairTurns& turns,
-                        PairsRow& row) {
+inline void find_factor(const RopePairsParams& p, const PairTurns& turns, PairsRow& row) {
   if constexpr (kSpec.norm == PairsNorm::kNone) return;
   const float per_element = 1.0F / static_cast<float>(p.rope.head_dim);
   const auto mean_square = [&] {
-    return sum_of_row(squares_of<kSpec>(row.in, turns), unit.num_lanes) * per_element;
+    return sum_of_row(squares_of<kSpec>(row.in, turns), pairs_lanes(p.rope.head_dim)) * per_element;
   };
   const float mean = mean_square();
   float under_root = mean + p.eps[kInRange].hi;
@@ -160,7 +174,7 @@ inline RoundedPairs rounded_pairs(const PairsRow& row, const PairTurns& turns, f
       const bool is_b = kSpec.interleaved ? i % 2 == 1 : i / 2 == 1;
       const int of_pair = kSpec.interleaved ? i / 2 : i % 2;
       const float number = (is_b ? y.b[of_pair] : y.a[of_pair]) * factor;
-      float error = kOfNumber<kSpec> * fabsf(number);
+      float error = kOfNumber<kSpec, is_fp8(kTo)> * fabsf(number);
       if constexpr (kTurned) {
         error = fmaf(is_b ? products.b[of_pair] : products.a[of_pair], share, error);
       }
@@ -214,7 +228,7 @@ inline void put_code(LaneWords& codes, int bits, int at, std::uint32_t code) {
   }
 }
 
-/// Two codes of a dtype known at run time, the second above the first.
+/// Two codes of a dtype known at run time.
 template <DType kOwn>
 inline std::uint32_t encode_as(DType dtype, float first, float second) {
   if (dtype == DType::kFloat8E4M3) return encode_pair<DType::kFloat8E4M3>(first, second);
@@ -227,13 +241,13 @@ template <RopePairsSpec kSpec, bool kTurned>
 inline void decide(const RopePairsParams& p, const PairsUnit& unit, const PairsRow& row,
                    DType dtype, float scale, unsigned open, LaneWords& codes) {
   ExactRow exact{.weights = &p.rope.weights[unit.kind == kKeyRow ? 1 : 0],
-                 .table = unit.table,
+                 .table = table_row(p.rope, unit.position),
                  .scale = scale,
                  .divided = is_fp8(dtype)};
   if constexpr (kTurned && kSpec.norm != PairsNorm::kNone) {
-    TwoFloat sum = exact_squares<kSpec>(p.rope, unit.pieces, exact.table, row.in);
+    TwoFloat sum = exact_squares<kSpec>(p.rope, pieces_here<kSpec>(p.rope), exact.table, row.in);
     HPCATTN_NO_UNROLL
-    for (int distance = unit.num_lanes / 2; distance > 0; distance /= 2) {
+    for (int distance = pairs_lanes(p.rope.head_dim) / 2; distance > 0; distance /= 2) {
       sum = sum + TwoFloat{__shfl_xor_sync(kWholeWarp, sum.hi, distance),
                            __shfl_xor_sync(kWholeWarp, sum.lo, distance)};
     }
@@ -242,19 +256,29 @@ inline void decide(const RopePairsParams& p, const PairsUnit& unit, const PairsR
                                                   : p.eps[kInRange];
     exact.factor = exact_factor(sum, static_cast<float>(p.rope.head_dim), eps);
   }
+  const LanePieces pieces = pieces_here<kSpec>(p.rope);
   const int bits = exact.divided ? 8 : 16;
   HPCATTN_NO_UNROLL
   while (open != 0) {
     const int j = __ffs(static_cast<int>(open)) - 1;
     open &= open - 1;
-    const int at_a = kSpec.interleaved ? 2 * j : j;
-    const int at_b = kSpec.interleaved ? 2 * j + 1 : 8 + j;
-    const ExactPair pair = exact_pair<kSpec, kTurned>(p.rope, exact, unit.pieces,
-                                                      element_at<kSpec.dtype>(row.in, at_a),
-                                                      element_at<kSpec.dtype>(row.in, at_b), j);
-    const std::uint32_t both = encode_as<kSpec.dtype>(dtype, pair.a, pair.b);
-    put_code(codes, bits, at_a, both);
-    put_code(codes, bits, at_b, both >> bits);
+    HPCATTN_NO_UNROLL
+    for (int member = 0; member < 2; ++member) {
+      const int at = kSpec.interleaved ? 2 * j + member : j + 8 * member;
+      const int at_partner = kSpec.interleaved ? at ^ 1 : at ^ 8;
+      const auto element = [&](int place) {
+        return place < 8 ? pieces.first + place : pieces.second + place - 8;
+      };
+      const float y =
+          exact_number<kSpec, kTurned>(p.rope, exact,
+                                       {.x = element_at<kSpec.dtype>(row.in, at),
+                                        .x_partner = element_at<kSpec.dtype>(row.in, at_partner),
+                                        .own = element(at),
+                                        .partner = element(at_partner),
+                                        .pair = pieces.turns ? pieces.pair + j : -1,
+                                        .sign = member == 0 ? -1.0F : 1.0F});
+      put_code(codes, bits, at, encode_as<kSpec.dtype>(dtype, y, y));
+    }
   }
 }
 
@@ -274,8 +298,7 @@ inline void store_pieces(const LaneWords& codes, const LanePieces& pieces, char*
 
 /// The scale of a q row, from its largest magnitude: within some ulps of amax / upper_max.
 template <RopePairsSpec kSpec>
-inline float scale_of_row(const RopePairsParams& p, const PairsUnit& unit, const PairTurns& turns,
-                          const PairsRow& row) {
+inline float scale_of_row(const RopePairsParams& p, const PairTurns& turns, const PairsRow& row) {
   float largest = 0.0F;
   HPCATTN_UNROLL
   for (int k = 0; k < 4; ++k) {
@@ -285,7 +308,7 @@ inline float scale_of_row(const RopePairsParams& p, const PairsUnit& unit, const
       largest = fmaxf(largest, fmaxf(fabsf(y.a[i]), fabsf(y.b[i])));
     }
   }
-  for (int distance = unit.num_lanes / 2; distance > 0; distance /= 2) {
+  for (int distance = pairs_lanes(p.rope.head_dim) / 2; distance > 0; distance /= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, distance));
   }
   const float amax = largest * row.factor;
@@ -297,7 +320,7 @@ inline float scale_of_row(const RopePairsParams& p, const PairsUnit& unit, const
 
 /// Rounds the row to `dtype` and stores it at `to`. All lanes of the warp come here.
 template <RopePairsSpec kSpec, bool kTurned>
-inline void store_as(const RopePairsParams& p, const PairsUnit& unit, const PairTurns& turns,
+inline void store_as(const RopePairsParams& p, const PairsUnit& unit, PairTurns& turns,
                      const PairsRow& row, DType dtype, float scale, char* to) {
   LaneWords codes;
   unsigned open = 0;
@@ -327,28 +350,31 @@ inline void store_as(const RopePairsParams& p, const PairsUnit& unit, const Pair
   if (!row.live) open = 0;
   if (__any_sync(kWholeWarp, open != 0)) {
     decide<kSpec, kTurned>(p, unit, row, dtype, scale, open, codes);
+    // Anew, so that they are not kept in registers where decide() needs these.
+    if constexpr (kTurned) load_turns<kSpec>(p.rope, unit, turns);
   }
   if (!row.live) return;
+  const LanePieces pieces = pieces_here<kSpec>(p.rope);
   if (is_fp8(dtype)) {
-    store_pieces<1>(codes, unit.pieces, to);
+    store_pieces<1>(codes, pieces, to);
   } else {
-    store_pieces<2>(codes, unit.pieces, to);
+    store_pieces<2>(codes, pieces, to);
   }
 }
 
 /// Stores a row wherever it goes. All lanes of the warp come here.
 template <RopePairsSpec kSpec, bool kTurned>
-inline void store_row_of_pairs(const RopePairsParams& p, const PairsUnit& unit,
-                               const PairTurns& turns, const PairsRow& row) {
+inline void store_row_of_pairs(const RopePairsParams& p, const PairsUnit& unit, PairTurns& turns,
+                               const PairsRow& row) {
   const RopeParams& rope = p.rope;
   const RowsView& output = rope.outputs[unit.kind];
   float scale = 1.0F;
   if (unit.kind != kQueryRow) {
     scale = rope.scales[unit.kind].at(row.head);
   } else if (is_fp8(output.dtype)) {
-    scale = rope.scales[kQueryRow].data == nullptr ? scale_of_row<kSpec>(p, unit, turns, row)
+    scale = rope.scales[kQueryRow].data == nullptr ? scale_of_row<kSpec>(p, turns, row)
                                                    : rope.scales[kQueryRow].at(0);
-    if (rope.out_q_scale.data != nullptr && row.live && unit.lane == 0) {
+    if (rope.out_q_scale.data != nullptr && row.live && lane_here(rope) == 0) {
       *reinterpret_cast<float*>(rope.out_q_scale.row(unit.token, row.head)) = scale;
     }
   }

@@ -2,6 +2,7 @@
 #include "src/cuda/rope_pairs.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -50,20 +51,18 @@ bool pairs_in_pieces(const RopeNormStoreKvArgs& args) {
                              [](std::int64_t section) { return section % kLanePairs == 0; });
 }
 
-std::int64_t units_of(std::int64_t heads, std::int64_t rows_per_unit) {
-  return (heads + rows_per_unit - 1) / rows_per_unit;
-}
+std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Rows that a warp takes of a token: several read its cosines once and have more bytes on their
-/// way, but a step of few tokens is over sooner when all multiprocessors have warps.
-std::int64_t rows_per_unit(std::int64_t num_tokens, std::int64_t q_heads, std::int64_t kv_heads,
-                           std::int64_t teams, std::int64_t warps_at_once) {
-  std::int64_t rows = teams;
-  while (rows < teams * kRowsAhead &&
-         num_tokens * (units_of(q_heads, rows) + 2 * units_of(kv_heads, rows)) > warps_at_once) {
-    rows *= 2;
+/// Steps of a unit. A step of few tokens is over soonest when all its warps run at once, each with
+/// as little as that takes; of many, when a token's cosines and weights are read once, by few
+/// rounds of warps that end together.
+std::int64_t steps_of_unit(std::int64_t num_tokens, std::int64_t steps_of_token,
+                           std::int64_t warps_at_once) {
+  if (num_tokens <= warps_at_once) {
+    return divided_up(steps_of_token, warps_at_once / num_tokens);
   }
-  return rows;
+  constexpr std::int64_t kRounds = 4;
+  return divided_up(steps_of_token, divided_up(kRounds * warps_at_once, num_tokens));
 }
 
 }  // namespace
@@ -127,16 +126,16 @@ std::vector<KernelVariant> all_rope_pairs_variants() {
 
 RopePairsParams rope_pairs_params(const RopeNormStoreKvArgs& args, int num_sms, Fault* faults) {
   RopePairsParams p{.rope = rope_params(args, num_sms, faults)};
+  p.num_lanes = pairs_lanes(args.q.size(2));
+  p.lanes_log2 = std::countr_zero(static_cast<unsigned>(p.num_lanes));
   const std::int64_t tokens = args.q.size(0);
-  const std::int64_t q_heads = args.q.size(1);
-  const std::int64_t kv_heads = args.k.size(1);
-  const std::int64_t rows =
-      rows_per_unit(tokens, q_heads, kv_heads, 32 / pairs_lanes(args.q.size(2)),
-                    std::int64_t{num_sms} * ctas_per_sm(norm_of(args.norm_policy)) * kPairsWarps);
-  p.rows_per_unit = static_cast<std::int32_t>(rows);
-  p.q_units = static_cast<std::int32_t>(units_of(q_heads, rows));
-  p.kv_units = static_cast<std::int32_t>(units_of(kv_heads, rows));
-  const std::int32_t units = p.q_units + 2 * p.kv_units;
+  p.q_steps = static_cast<std::int32_t>(divided_up(args.q.size(1), p.num_teams()));
+  p.kv_steps = static_cast<std::int32_t>(divided_up(args.k.size(1), p.num_teams()));
+  const std::int64_t warps =
+      std::int64_t{num_sms} * ctas_per_sm(norm_of(args.norm_policy)) * kPairsWarps;
+  const std::int64_t unit_steps = steps_of_unit(tokens, p.num_steps(), warps);
+  const std::int64_t units = divided_up(p.num_steps(), unit_steps);
+  p.unit_steps = static_cast<std::int32_t>(unit_steps);
   p.units_per_token = FastDivide(static_cast<std::uint32_t>(units));
   p.num_units = static_cast<std::int32_t>(tokens * units);
   const double eps = args.norm_policy == QkNormPolicy::kNone ? 0.0 : args.norm_eps;

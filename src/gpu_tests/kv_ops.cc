@@ -118,6 +118,7 @@ TEST(GpuRope, EveryDtypePolicyAndStyle) {
               c.q_output = q_output;
               c.head_dim = cases.size() % 2 == 0 ? 128 : 80;
               c.rotary_dim = cases.size() % 3 == 0 ? 32 : c.head_dim;
+              c.aligned = cases.size() % 5 != 0;
               cases.push_back(c);
             }
           }
@@ -149,6 +150,7 @@ TEST(GpuRope, ManyRowsOfDecode) {
       c.past_lens.assign(static_cast<std::size_t>(requests), 20);
       c.head_dim = c.rotary_dim = 128;
       c.policy = policy;
+      c.aligned = true;
       c.page_size = 64;
       cases.push_back(c);
     }

@@ -58,6 +58,7 @@ struct RopeCase {
   KvOutput kv_output = KvOutput::kNone;
   double upper_max = 448.0;
   double deviation = 1.0;  // of q, k and v
+  bool aligned = false;    // rows at multiples of 16 elements
 };
 
 /// Relative, of a scale of q that a GPU computes: 16 * 2^-24.

@@ -22,8 +22,8 @@ struct RopePairsSpec {
 inline constexpr int kPairsThreads = 128;  // of a cta
 inline constexpr int kPairsWarps = kPairsThreads / 32;
 inline constexpr int kLanePairs = 8;  // of a row that a lane holds: two pieces of 8 elements
-inline constexpr int kRowsAhead = 4;  // of a lane, loaded before any is worked on
-inline constexpr int kPairsShared = kRowsAhead * kPairsThreads * 32;  // bytes: the rows' pieces
+inline constexpr int kStageRows = 4;  // of a lane, worked on or on their way: a power of two
+inline constexpr int kPairsShared = kStageRows * kPairsThreads * 32;  // bytes: the rows' pieces
 
 /// Lanes to a row, 16 elements each; a power of two, so some may have no elements.
 constexpr int pairs_lanes(std::int64_t head_dim) {

@@ -18,15 +18,22 @@ inline constexpr float kHugeRowScale = 0x1p-64F;
 
 struct RopePairsParams {
   RopeParams rope;
-  // A warp has a unit: rows of one kind of a token. Units are numbered by token, then q, k, v.
+  std::int32_t num_lanes = 0;   // to a row: pairs_lanes(head_dim)
+  std::int32_t lanes_log2 = 0;  // of them
+  // A step: a row for each team of a warp, all of one kind of a token; steps of a token are
+  // numbered q's, k's, v's. A warp has a unit of some neighbouring steps; units are numbered by
+  // token.
+  std::int32_t q_steps = 0;
+  std::int32_t kv_steps = 0;  // k's, or v's
+  std::int32_t unit_steps = 1;
   FastDivide units_per_token;
   std::int32_t num_units = 0;
-  std::int32_t q_units = 0;        // of a token
-  std::int32_t kv_units = 0;       // of a token, k's or v's
-  std::int32_t rows_per_unit = 0;  // kRowsAhead or less to each of the warp's teams
-  TwoFloat eps[3];                 // by PairsRange; infinite where too large for it
+  TwoFloat eps[3];  // by PairsRange; infinite where too large for it
   float upper_max = 448.0F;
   float inverse_upper_max = 1.0F / 448.0F;
+
+  constexpr std::int32_t num_teams() const { return 32 >> lanes_log2; }  // of a warp
+  constexpr std::int32_t num_steps() const { return q_steps + 2 * kv_steps; }
 };
 
 }  // namespace hpcattn

@@ -15,10 +15,10 @@ namespace hpcattn {
 
 inline constexpr unsigned kWholeWarp = 0xffffffffU;
 
-/// What the rows of a unit have in common.
+/// What the rows of a step have in common.
 struct PairsUnit {
-  std::int32_t token;
-  int kind;                   // RopeRow
+  std::int32_t token = 0;
+  int kind = -1;              // RopeRow of the step
   std::int32_t position = 0;  // that the lane's pairs follow
   // Head 0 of the token, null where nothing is stored:
   char* in_cache = nullptr;
@@ -27,18 +27,18 @@ struct PairsUnit {
 
 /// The lane's number within a team, and its pieces, computed where they are used: the coefficients
 /// take the registers.
-inline int lane_here(const RopeParams& p) {
-  return ptx::thread_index_here() & (pairs_lanes(p.head_dim) - 1);
+inline int lane_here(const RopePairsParams& p) {
+  return ptx::thread_index_here() & (p.num_lanes - 1);
 }
 template <RopePairsSpec kSpec>
-inline LanePieces pieces_here(const RopeParams& p) {
-  return pieces_of<kSpec.interleaved>(p, lane_here(p));
+inline LanePieces pieces_here(const RopePairsParams& p) {
+  return pieces_of<kSpec.interleaved>(p.rope, lane_here(p));
 }
 
 template <RopePairsSpec kSpec>
-inline void load_turns(const RopeParams& p, const PairsUnit& unit, PairTurns& turns) {
-  load_turns<kSpec>(p, p.weights[unit.kind], table_row(p, unit.position), pieces_here<kSpec>(p),
-                    turns);
+inline void load_turns(const RopePairsParams& p, const PairsUnit& unit, PairTurns& turns) {
+  load_turns<kSpec>(p.rope, p.rope.weights[unit.kind], table_row(p.rope, unit.position),
+                    pieces_here<kSpec>(p), turns);
 }
 
 /// A row of a team.
@@ -100,7 +100,7 @@ inline void find_factor(const RopePairsParams& p, const PairTurns& turns, PairsR
   if constexpr (kSpec.norm == PairsNorm::kNone) return;
   const float per_element = 1.0F / static_cast<float>(p.rope.head_dim);
   const auto mean_square = [&] {
-    return sum_of_row(squares_of<kSpec>(row.in, turns), pairs_lanes(p.rope.head_dim)) * per_element;
+    return sum_of_row(squares_of<kSpec>(row.in, turns), p.num_lanes) * per_element;
   };
   const float mean = mean_square();
   float under_root = mean + p.eps[kInRange].hi;
@@ -245,9 +245,9 @@ inline void decide(const RopePairsParams& p, const PairsUnit& unit, const PairsR
                  .scale = scale,
                  .divided = is_fp8(dtype)};
   if constexpr (kTurned && kSpec.norm != PairsNorm::kNone) {
-    TwoFloat sum = exact_squares<kSpec>(p.rope, pieces_here<kSpec>(p.rope), exact.table, row.in);
+    TwoFloat sum = exact_squares<kSpec>(p.rope, pieces_here<kSpec>(p), exact.table, row.in);
     HPCATTN_NO_UNROLL
-    for (int distance = pairs_lanes(p.rope.head_dim) / 2; distance > 0; distance /= 2) {
+    for (int distance = p.num_lanes / 2; distance > 0; distance /= 2) {
       sum = sum + TwoFloat{__shfl_xor_sync(kWholeWarp, sum.hi, distance),
                            __shfl_xor_sync(kWholeWarp, sum.lo, distance)};
     }
@@ -256,7 +256,7 @@ inline void decide(const RopePairsParams& p, const PairsUnit& unit, const PairsR
                                                   : p.eps[kInRange];
     exact.factor = exact_factor(sum, static_cast<float>(p.rope.head_dim), eps);
   }
-  const LanePieces pieces = pieces_here<kSpec>(p.rope);
+  const LanePieces pieces = pieces_here<kSpec>(p);
   const int bits = exact.divided ? 8 : 16;
   HPCATTN_NO_UNROLL
   while (open != 0) {
@@ -308,7 +308,7 @@ inline float scale_of_row(const RopePairsParams& p, const PairTurns& turns, cons
       largest = fmaxf(largest, fmaxf(fabsf(y.a[i]), fabsf(y.b[i])));
     }
   }
-  for (int distance = pairs_lanes(p.rope.head_dim) / 2; distance > 0; distance /= 2) {
+  for (int distance = p.num_lanes / 2; distance > 0; distance /= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, distance));
   }
   const float amax = largest * row.factor;
@@ -351,10 +351,10 @@ inline void store_as(const RopePairsParams& p, const PairsUnit& unit, PairTurns&
   if (__any_sync(kWholeWarp, open != 0)) {
     decide<kSpec, kTurned>(p, unit, row, dtype, scale, open, codes);
     // Anew, so that they are not kept in registers where decide() needs these.
-    if constexpr (kTurned) load_turns<kSpec>(p.rope, unit, turns);
+    if constexpr (kTurned) load_turns<kSpec>(p, unit, turns);
   }
   if (!row.live) return;
-  const LanePieces pieces = pieces_here<kSpec>(p.rope);
+  const LanePieces pieces = pieces_here<kSpec>(p);
   if (is_fp8(dtype)) {
     store_pieces<1>(codes, pieces, to);
   } else {
@@ -374,7 +374,7 @@ inline void store_row_of_pairs(const RopePairsParams& p, const PairsUnit& unit, 
   } else if (is_fp8(output.dtype)) {
     scale = rope.scales[kQueryRow].data == nullptr ? scale_of_row<kSpec>(p, turns, row)
                                                    : rope.scales[kQueryRow].at(0);
-    if (rope.out_q_scale.data != nullptr && row.live && lane_here(rope) == 0) {
+    if (rope.out_q_scale.data != nullptr && row.live && lane_here(p) == 0) {
       *reinterpret_cast<float*>(rope.out_q_scale.row(unit.token, row.head)) = scale;
     }
   }

@@ -51,6 +51,9 @@ _MULTIPLY = "kernels/generic/attention/multiply.h"
 _COMBINE = "kernels/generic/attention/combine.h"
 _ROWS = "src/plan/rows.h"
 _LANE = "kernels/fused/rope/lane.h"
+_PAIRS_ROW = "kernels/fused/rope_pairs/row.h"
+_PAIRS_EXACT = "kernels/fused/rope_pairs/exact.h"
+_PAIRS_KERNEL = "kernels/fused/rope_pairs/kernel.cuh"
 
 FAULTS = (
     # What a row sees.
@@ -148,6 +151,27 @@ FAULTS = (
         ROPE,
     ),
     Fault("partial rotary ignored", _LANE, "if (element >= rotary_dim) return {};", "", ROPE),
+    Fault(
+        "pairs turned without their sign", _PAIRS_ROW, "[0][j], -from_b)", "[0][j], from_b)", ROPE
+    ),
+    Fault(
+        "doubtful pairs without epsilon",
+        _PAIRS_EXACT,
+        "sum / head_dim + eps",
+        "sum / head_dim",
+        ROPE,
+    ),
+    Fault("doubtful pairs without the norm", _PAIRS_EXACT, "y = y * row.factor;", "", ROPE),
+    Fault(
+        "doubtful pairs left as they are", _PAIRS_EXACT, "y = y * cos + partner * sin;", "", ROPE
+    ),
+    Fault(
+        "pairs stored at the page's start",
+        _PAIRS_KERNEL,
+        "cache.row(place.cache.page, place.cache.place, 0)",
+        "cache.row(place.cache.page, 0, 0)",
+        ROPE,
+    ),
     Fault(
         "merged without the sum of weights",
         "kernels/merge/row.h",

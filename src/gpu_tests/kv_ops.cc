@@ -158,6 +158,27 @@ TEST(GpuRope, ManyRowsOfDecode) {
   testkit::expect_all_right(cases, run_rope);
 }
 
+/// Rows whose squares are no float32, and that a norm brings back to ordinary numbers.
+TEST(GpuRope, RowsOfAnyMagnitude) {
+  std::vector<RopeCase> cases;
+  for (double deviation : {1e-36, 1e-30, 1e-15, 1e15, 1e30}) {
+    for (auto policy : {QkNormPolicy::kRopeThenNorm, QkNormPolicy::kNormThenRope}) {
+      for (double eps : {0.0, 1e-20, 1e-6}) {
+        RopeCase c;
+        c.name = "magnitude";
+        c.seed = cases.size() + 1;
+        c.deviation = deviation;
+        c.policy = policy;
+        c.eps = eps;
+        c.aligned = true;
+        c.q_output = cases.size() % 2 == 0 ? testkit::QOutput::kOwn : testkit::QOutput::kFp8Dynamic;
+        cases.push_back(c);
+      }
+    }
+  }
+  testkit::expect_all_right(cases, run_rope);
+}
+
 TEST(GpuMerge, EveryDtypeShapeAndStride) {
   std::vector<MergeCase> cases;
   for (DType dtype : kWide) {

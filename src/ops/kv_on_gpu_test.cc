@@ -66,8 +66,8 @@ MergeArgs on_gpu(MergeArgs args) {
 
 const Execution kChecked{.check_values = true};
 
-/// The lines of the log that tell of launches, plain or dependent ones: "launch 3x1x1" of "launch_ex
-/// 3x1x1 attribute ...".
+/// The lines of the log that tell of launches, plain or dependent ones: "launch 3x1x1" of
+/// "launch_ex 3x1x1 attribute ...".
 std::string launches() {
   std::string found;
   std::istringstream log(fake().take_log());

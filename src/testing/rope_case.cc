@@ -51,7 +51,8 @@ std::string to_string(const RopeCase& c) {
        << (c.mrope ? ", mrope" : "") << (c.lengths ? "" : ", no lengths") << ", holes "
        << c.hole_share << (c.scale_per_head ? ", scale per head" : "") << ", out_q "
        << kQOutputs.at(std::size_t(c.q_output)) << ", out_kv "
-       << kKvOutputs.at(std::size_t(c.kv_output)) << ", upper_max " << c.upper_max << ')';
+       << kKvOutputs.at(std::size_t(c.kv_output)) << ", upper_max " << c.upper_max
+       << (c.aligned ? ", aligned)" : ")");
   return text.str();
 }
 

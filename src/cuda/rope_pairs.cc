@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "src/common/check.h"
@@ -107,6 +108,11 @@ std::optional<RopePairsSpec> rope_pairs_spec(const RopeNormStoreKvArgs& args) {
   if (args.cos_sin.size(1) > 0 && !has_aligned_pieces(args.cos_sin)) return std::nullopt;
   const std::int64_t rows = args.q.size(0) * (args.q.size(1) + 2 * args.k.size(1));
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  for (const Tensor* input : {&args.q, &args.k, &args.v}) {
+    for (int dim : {0, 1}) {
+      if (std::abs(input->stride(dim)) > kMost / 2) return std::nullopt;
+    }
+  }
   if (rows > kMost / 2 || args.cos_sin.size(0) > kMost) return std::nullopt;
   return specs[args.style == RopeStyle::kInterleaved ? 1 : 0];
 }
@@ -126,6 +132,12 @@ std::vector<KernelVariant> all_rope_pairs_variants() {
 
 RopePairsParams rope_pairs_params(const RopeNormStoreKvArgs& args, int num_sms, Fault* faults) {
   RopePairsParams p{.rope = rope_params(args, num_sms, faults)};
+  for (int kind : {kQueryRow, kKeyRow, kValueRow}) {
+    const RowsView& rows = p.rope.inputs[kind];
+    p.inputs[kind] = {.data = rows.data,
+                      .token_stride = static_cast<std::int32_t>(rows.token_stride),
+                      .head_stride = static_cast<std::int32_t>(rows.head_stride)};
+  }
   p.num_lanes = pairs_lanes(args.q.size(2));
   p.lanes_log2 = std::countr_zero(static_cast<unsigned>(p.num_lanes));
   const std::int64_t tokens = args.q.size(0);

@@ -9,12 +9,11 @@
 namespace hpcattn {
 
 /// A row of padding becomes 0.
-template <RopePairsSpec kSpec>
 inline void clear_row(const RopePairsParams& p, const PairsUnit& unit, const PairsRow& row) {
   if (!row.live) return;
+  const LanePieces pieces = pieces_here(unit.pieces);
   if (unit.in_output != nullptr) {
     const RowsView& output = p.rope.outputs[unit.kind];
-    const LanePieces pieces = pieces_here<kSpec>(p);
     char* to = unit.in_output + row.head * output.head_stride;
     if (size_bytes(output.dtype) == 1) {
       store_pieces<1>({}, pieces, to);
@@ -22,7 +21,7 @@ inline void clear_row(const RopePairsParams& p, const PairsUnit& unit, const Pai
       store_pieces<2>({}, pieces, to);
     }
   }
-  if (unit.kind == kQueryRow && p.rope.out_q_scale.data != nullptr && lane_here(p) == 0) {
+  if (unit.kind == kQueryRow && p.rope.out_q_scale.data != nullptr && pieces.first == 0) {
     *reinterpret_cast<float*>(p.rope.out_q_scale.row(unit.token, row.head)) = 0.0F;
   }
 }
@@ -55,15 +54,16 @@ __device__ void rope_pairs(const RopePairsParams& p) {
   ptx::let_next_kernel_begin();
 
   extern __shared__ __align__(16) char shared[];
-  const PairsStage<kSpec> stage(p, shared, token, end);
+  const int lane = thread & (p.num_lanes - 1);
+  PairsUnit unit{.token = token, .pieces = packed(pieces_of<kSpec.interleaved>(rope, lane))};
+  const PairsStage stage(p, unit, shared, end);
   constexpr int kAhead = kStageRows - 1;
   HPCATTN_UNROLL
   for (int i = 0; i < kAhead; ++i) stage.copy(step + i);
   const TokenPlace place = place_of_token(rope, token);
   if (place.kind == TokenPlace::Kind::kFaulty) return;
   const bool padding = place.kind == TokenPlace::Kind::kPadding;
-  const std::int32_t position = position_of(rope, place.positions, pieces_here<kSpec>(p).pair);
-  PairsUnit unit{.token = token, .position = position};
+  unit.position = position_of(rope, place.positions, pieces_here(unit.pieces).pair);
   PairTurns turns;
   HPCATTN_NO_UNROLL
   for (; step < end; ++step) {
@@ -84,12 +84,12 @@ __device__ void rope_pairs(const RopePairsParams& p) {
     PairsRow row = stage.rows(step);
     if (unit.in_output == nullptr && unit.in_cache == nullptr) continue;
     if (padding) {
-      clear_row<kSpec>(p, unit, row);
+      clear_row(p, unit, row);
     } else if (unit.kind == kValueRow) {
       store_row_of_pairs<kSpec, false>(p, unit, turns, row);
     } else {
       // A lane that passes its numbers through multiplies partners by 0.
-      if (!pieces_here<kSpec>(p).turns) row.doubtful = has_infinite<kSpec.dtype>(row.in);
+      if (!pieces_here(unit.pieces).turns) row.doubtful = has_infinite<kSpec.dtype>(row.in);
       find_factor<kSpec>(p, turns, row);
       store_row_of_pairs<kSpec, true>(p, unit, turns, row);
     }

@@ -32,6 +32,22 @@ constexpr LanePieces pieces_of(const RopeParams& p, int lane) {
   return {live, false, pair, passing, passing + (p.head_dim - p.rotary_dim) / 2};
 }
 
+/// In one register.
+struct PackedPieces {
+  std::uint32_t word;
+};
+
+constexpr PackedPieces packed(const LanePieces& pieces) {
+  return {(pieces.live ? 1U : 0U) | (pieces.turns ? 2U : 0U) | std::uint32_t(pieces.pair) << 2 |
+          std::uint32_t(pieces.first) << 12 | std::uint32_t(pieces.second) << 22};
+}
+
+constexpr LanePieces unpacked(PackedPieces pieces) {
+  constexpr std::uint32_t kMask = (1U << 10) - 1;
+  return {(pieces.word & 1U) != 0, (pieces.word & 2U) != 0, std::int32_t(pieces.word >> 2 & kMask),
+          std::int32_t(pieces.word >> 12 & kMask), std::int32_t(pieces.word >> 22)};
+}
+
 /// The 16 codes of a lane, in the order of its two pieces.
 struct LaneWords {
   std::uint32_t words[8];

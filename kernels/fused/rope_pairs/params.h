@@ -16,8 +16,16 @@ enum PairsRange : int { kInRange = 0, kTinyRows = 1, kHugeRows = 2 };
 inline constexpr float kTinyRowScale = 0x1p96F;
 inline constexpr float kHugeRowScale = 0x1p-64F;
 
+/// q, k or v: as RowsView, with strides of 32 bits.
+struct PairsInput {
+  const char* data = nullptr;
+  std::int32_t token_stride = 0;
+  std::int32_t head_stride = 0;
+};
+
 struct RopePairsParams {
   RopeParams rope;
+  PairsInput inputs[3];         // by RopeRow
   std::int32_t num_lanes = 0;   // to a row: pairs_lanes(head_dim)
   std::int32_t lanes_log2 = 0;  // of them
   // A step: a row for each team of a warp, all of one kind of a token; steps of a token are

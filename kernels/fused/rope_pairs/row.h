@@ -20,25 +20,21 @@ struct PairsUnit {
   std::int32_t token = 0;
   int kind = -1;              // RopeRow of the step
   std::int32_t position = 0;  // that the lane's pairs follow
+  PackedPieces pieces{};      // of the lane
   // Head 0 of the token, null where nothing is stored:
   char* in_cache = nullptr;
   char* in_output = nullptr;
 };
 
-/// The lane's number within a team, and its pieces, computed where they are used: the coefficients
-/// take the registers.
-inline int lane_here(const RopePairsParams& p) {
-  return ptx::thread_index_here() & (p.num_lanes - 1);
-}
-template <RopePairsSpec kSpec>
-inline LanePieces pieces_here(const RopePairsParams& p) {
-  return pieces_of<kSpec.interleaved>(p.rope, lane_here(p));
+/// The lane's pieces, taken apart where they are used: the coefficients take the registers.
+inline LanePieces pieces_here(PackedPieces pieces) {
+  return unpacked({ptx::word_here(pieces.word)});
 }
 
 template <RopePairsSpec kSpec>
 inline void load_turns(const RopePairsParams& p, const PairsUnit& unit, PairTurns& turns) {
   load_turns<kSpec>(p.rope, p.rope.weights[unit.kind], table_row(p.rope, unit.position),
-                    pieces_here<kSpec>(p), turns);
+                    pieces_here(unit.pieces), turns);
 }
 
 /// A row of a team.
@@ -157,14 +153,17 @@ struct RoundedPairs {
   std::uint32_t unlike[4];
 };
 
-template <RopePairsSpec kSpec, bool kTurned, DType kTo>
-inline RoundedPairs rounded_pairs(const PairsRow& row, const PairTurns& turns, float factor) {
+///
+/// numbers(k): pairs 2k and 2k + 1. `flat`: of the error, where it does not depend on the number;
+/// the products' share where kProducts is not.
+template <RopePairsSpec kSpec, bool kProducts, DType kTo, typename Numbers>
+inline RoundedPairs rounded_pairs(const Numbers& numbers, float factor, float flat) {
   constexpr int kBits = 8 * static_cast<int>(size_bytes(kTo));
   constexpr std::uint32_t kLow = (1U << kBits) - 1;
   RoundedPairs rounded{};
   HPCATTN_UNROLL
   for (int k = 0; k < 4; ++k) {
-    const auto [y, products] = turned_pairs<kSpec, kTurned>(row.in, turns, k);
+    const auto [y, products] = numbers(k);
     const float share = kOfProducts<kSpec> * factor;
     float low[4];
     float high[4];
@@ -174,10 +173,11 @@ inline RoundedPairs rounded_pairs(const PairsRow& row, const PairTurns& turns, f
       const bool is_b = kSpec.interleaved ? i % 2 == 1 : i / 2 == 1;
       const int of_pair = kSpec.interleaved ? i / 2 : i % 2;
       const float number = (is_b ? y.b[of_pair] : y.a[of_pair]) * factor;
-      float error = kOfNumber<kSpec, is_fp8(kTo)> * fabsf(number);
-      if constexpr (kTurned) {
-        error = fmaf(is_b ? products.b[of_pair] : products.a[of_pair], share, error);
+      float error = flat;
+      if constexpr (kProducts) {
+        error = (is_b ? products.b[of_pair] : products.a[of_pair]) * share;
       }
+      error = fmaf(fabsf(number), kOfNumber<kSpec, is_fp8(kTo)>, error);
       low[i] = number - error;
       high[i] = number + error;
     }
@@ -236,16 +236,23 @@ inline std::uint32_t encode_as(DType dtype, float first, float second) {
   return encode_pair<kOwn>(first, second);
 }
 
+/// A row's codes in a target's dtype, and what else became of it.
+struct RowCodes {
+  LaneWords codes;
+  unsigned open = 0;   // pairs in doubt, a bit each
+  float scale = 1.0F;  // that an fp8 target was divided by
+};
+
 /// Decides the pairs that rounded_pairs() left open. All lanes of the warp come here.
 template <RopePairsSpec kSpec, bool kTurned>
 inline void decide(const RopePairsParams& p, const PairsUnit& unit, const PairsRow& row,
-                   DType dtype, float scale, unsigned open, LaneWords& codes) {
+                   DType dtype, RowCodes& found) {
   ExactRow exact{.weights = &p.rope.weights[unit.kind == kKeyRow ? 1 : 0],
                  .table = table_row(p.rope, unit.position),
-                 .scale = scale,
+                 .scale = found.scale,
                  .divided = is_fp8(dtype)};
   if constexpr (kTurned && kSpec.norm != PairsNorm::kNone) {
-    TwoFloat sum = exact_squares<kSpec>(p.rope, pieces_here<kSpec>(p), exact.table, row.in);
+    TwoFloat sum = exact_squares<kSpec>(p.rope, pieces_here(unit.pieces), exact.table, row.in);
     HPCATTN_NO_UNROLL
     for (int distance = p.num_lanes / 2; distance > 0; distance /= 2) {
       sum = sum + TwoFloat{__shfl_xor_sync(kWholeWarp, sum.hi, distance),
@@ -256,12 +263,12 @@ inline void decide(const RopePairsParams& p, const PairsUnit& unit, const PairsR
                                                   : p.eps[kInRange];
     exact.factor = exact_factor(sum, static_cast<float>(p.rope.head_dim), eps);
   }
-  const LanePieces pieces = pieces_here<kSpec>(p);
+  const LanePieces pieces = pieces_here(unit.pieces);
   const int bits = exact.divided ? 8 : 16;
   HPCATTN_NO_UNROLL
-  while (open != 0) {
-    const int j = __ffs(static_cast<int>(open)) - 1;
-    open &= open - 1;
+  while (found.open != 0) {
+    const int j = __ffs(static_cast<int>(found.open)) - 1;
+    found.open &= found.open - 1;
     HPCATTN_NO_UNROLL
     for (int member = 0; member < 2; ++member) {
       const int at = kSpec.interleaved ? 2 * j + member : j + 8 * member;
@@ -277,7 +284,7 @@ inline void decide(const RopePairsParams& p, const PairsUnit& unit, const PairsR
                                         .partner = element(at_partner),
                                         .pair = pieces.turns ? pieces.pair + j : -1,
                                         .sign = member == 0 ? -1.0F : 1.0F});
-      put_code(codes, bits, at, encode_as<kSpec.dtype>(dtype, y, y));
+      put_code(found.codes, bits, at, encode_as<kSpec.dtype>(dtype, y, y));
     }
   }
 }
@@ -297,68 +304,110 @@ inline void store_pieces(const LaneWords& codes, const LanePieces& pieces, char*
 }
 
 /// The scale of a q row, from its largest magnitude: within some ulps of amax / upper_max.
-template <RopePairsSpec kSpec>
-inline float scale_of_row(const RopePairsParams& p, const PairTurns& turns, const PairsRow& row) {
+inline float scale_of_row(const RopePairsParams& p, const TwoPairs (&y)[4], float factor) {
   float largest = 0.0F;
   HPCATTN_UNROLL
   for (int k = 0; k < 4; ++k) {
-    const TwoPairs y = turned_pairs<kSpec, true>(row.in, turns, k).y;
     HPCATTN_UNROLL
     for (int i = 0; i < 2; ++i) {
-      largest = fmaxf(largest, fmaxf(fabsf(y.a[i]), fabsf(y.b[i])));
+      largest = fmaxf(largest, fmaxf(fabsf(y[k].a[i]), fabsf(y[k].b[i])));
     }
   }
   for (int distance = p.num_lanes / 2; distance > 0; distance /= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, distance));
   }
-  const float amax = largest * row.factor;
+  const float amax = largest * factor;
   if (!(amax > 0.0F)) return 1.0F;
   const float near = amax * p.inverse_upper_max;
   const float scale = fmaf(fmaf(-near, p.upper_max, amax), p.inverse_upper_max, near);
   return fminf(fmaxf(scale, 0x1p-126F), 0x1.fffffep127F);
 }
 
+template <DType kTo>
+inline void take(const RoundedPairs& rounded, RowCodes& row) {
+  row.codes = rounded.codes;
+  const std::uint32_t unlike =
+      rounded.unlike[0] | rounded.unlike[1] | rounded.unlike[2] | rounded.unlike[3];
+  if (unlike != 0) row.open = open_pairs<kTo>(rounded);
+}
+
+/// fp8 by a scale that is given.
+template <RopePairsSpec kSpec, bool kTurned>
+inline void round_by_scale(const PairTurns& turns, const PairsRow& row, DType dtype,
+                           RowCodes& found) {
+  const auto numbers = [&](int k) { return turned_pairs<kSpec, kTurned>(row.in, turns, k); };
+  const float factor = row.factor * ptx::rcp(found.scale);
+  if (dtype == DType::kFloat8E4M3) {
+    constexpr DType kTo = DType::kFloat8E4M3;
+    take<kTo>(rounded_pairs<kSpec, kTurned, kTo>(numbers, factor, 0.0F), found);
+  } else {
+    constexpr DType kTo = DType::kFloat8E5M2;
+    take<kTo>(rounded_pairs<kSpec, kTurned, kTo>(numbers, factor, 0.0F), found);
+  }
+}
+
+/// fp8 by the row's own scale: no number is over upper_max, nor are its products over sqrt(2) times
+/// that (Cauchy: |a c| + |b s| is at most the length of (a, b) times that of (c, s), which is the
+/// length of the turned pair). But weights after RoPE are of one of a pair.
+template <RopePairsSpec kSpec>
+inline void round_by_own_scale(const RopePairsParams& p, const PairTurns& turns,
+                               const PairsRow& row, RowCodes& found) {
+  constexpr DType kTo = DType::kFloat8E4M3;
+  constexpr bool kProducts = kSpec.norm == PairsNorm::kAfterRope;
+  TwoPairs y[4];
+  HPCATTN_UNROLL
+  for (int k = 0; k < 4; ++k) y[k] = turned_pairs<kSpec, true>(row.in, turns, k).y;
+  found.scale = scale_of_row(p, y, row.factor);
+  const float factor = row.factor * ptx::rcp(found.scale);
+  const auto numbers = [&](int k) {
+    return kProducts ? turned_pairs<kSpec, true>(row.in, turns, k) : TurnedPairs{y[k], {}};
+  };
+  constexpr float kRootOfTwo = 1.42F;
+  const float flat = kOfProducts<kSpec> * kRootOfTwo * p.upper_max;
+  take<kTo>(rounded_pairs<kSpec, kProducts, kTo>(numbers, factor, flat), found);
+}
+
 /// Rounds the row to `dtype` and stores it at `to`. All lanes of the warp come here.
 template <RopePairsSpec kSpec, bool kTurned>
 inline void store_as(const RopePairsParams& p, const PairsUnit& unit, PairTurns& turns,
-                     const PairsRow& row, DType dtype, float scale, char* to) {
-  LaneWords codes;
-  unsigned open = 0;
-  const auto round = [&]<DType kTo>(float factor) {
-    const RoundedPairs rounded = rounded_pairs<kSpec, kTurned, kTo>(row, turns, factor);
-    codes = rounded.codes;
-    const std::uint32_t unlike =
-        rounded.unlike[0] | rounded.unlike[1] | rounded.unlike[2] | rounded.unlike[3];
-    if (unlike != 0) open = open_pairs<kTo>(rounded);
-  };
+                     const PairsRow& row, DType dtype, char* to) {
+  RowCodes found;
   bool doubtful = row.doubtful;
   if (is_fp8(dtype)) {
-    doubtful |= !(scale >= 0x1p-100F && scale <= 0x1p100F);
-    const float factor = row.factor * ptx::rcp(scale);
-    if (dtype == DType::kFloat8E4M3) {
-      round.template operator()<DType::kFloat8E4M3>(factor);
+    const ScaleView& scales = p.rope.scales[unit.kind];
+    if (kTurned && unit.kind == kQueryRow && scales.data == nullptr) {
+      round_by_own_scale<kSpec>(p, turns, row, found);
     } else {
-      round.template operator()<DType::kFloat8E5M2>(factor);
+      found.scale = scales.at(unit.kind == kQueryRow ? 0 : row.head);
+      round_by_scale<kSpec, kTurned>(turns, row, dtype, found);
     }
+    // Its reciprocal is a number then.
+    doubtful |= !(found.scale >= 0x1p-100F && found.scale <= 0x1p100F);
   } else if constexpr (kTurned) {
-    round.template operator()<kSpec.dtype>(row.factor);
+    const auto numbers = [&](int k) { return turned_pairs<kSpec, true>(row.in, turns, k); };
+    constexpr DType kTo = kSpec.dtype;
+    take<kTo>(rounded_pairs<kSpec, true, kTo>(numbers, row.factor, 0.0F), found);
   } else {
-    codes = row.in;  // the same bits
+    found.codes = row.in;  // the same bits
     doubtful = false;
   }
-  if (doubtful) open = 0xffU;
-  if (!row.live) open = 0;
-  if (__any_sync(kWholeWarp, open != 0)) {
-    decide<kSpec, kTurned>(p, unit, row, dtype, scale, open, codes);
+  if (doubtful) found.open = 0xffU;
+  if (!row.live) found.open = 0;
+  if (__any_sync(kWholeWarp, found.open != 0)) {
+    decide<kSpec, kTurned>(p, unit, row, dtype, found);
     // Anew, so that they are not kept in registers where decide() needs these.
     if constexpr (kTurned) load_turns<kSpec>(p, unit, turns);
   }
   if (!row.live) return;
-  const LanePieces pieces = pieces_here<kSpec>(p);
+  const LanePieces pieces = pieces_here(unit.pieces);
   if (is_fp8(dtype)) {
-    store_pieces<1>(codes, pieces, to);
+    store_pieces<1>(found.codes, pieces, to);
+    const RowsView& scale_out = p.rope.out_q_scale;
+    if (unit.kind == kQueryRow && scale_out.data != nullptr && pieces.first == 0) {
+      *reinterpret_cast<float*>(scale_out.row(unit.token, row.head)) = found.scale;
+    }
   } else {
-    store_pieces<2>(codes, pieces, to);
+    store_pieces<2>(found.codes, pieces, to);
   }
 }
 
@@ -366,28 +415,16 @@ inline void store_as(const RopePairsParams& p, const PairsUnit& unit, PairTurns&
 template <RopePairsSpec kSpec, bool kTurned>
 inline void store_row_of_pairs(const RopePairsParams& p, const PairsUnit& unit, PairTurns& turns,
                                const PairsRow& row) {
-  const RopeParams& rope = p.rope;
-  const RowsView& output = rope.outputs[unit.kind];
-  float scale = 1.0F;
-  if (unit.kind != kQueryRow) {
-    scale = rope.scales[unit.kind].at(row.head);
-  } else if (is_fp8(output.dtype)) {
-    scale = rope.scales[kQueryRow].data == nullptr ? scale_of_row<kSpec>(p, turns, row)
-                                                   : rope.scales[kQueryRow].at(0);
-    if (rope.out_q_scale.data != nullptr && row.live && lane_here(p) == 0) {
-      *reinterpret_cast<float*>(rope.out_q_scale.row(unit.token, row.head)) = scale;
-    }
-  }
   // One body for both targets: the conversions to each dtype are most of the kernel's code.
   HPCATTN_NO_UNROLL
   for (int target = 0; target < 2; ++target) {
     const bool to_cache = target == 0;
     char* to = to_cache ? unit.in_cache : unit.in_output;
     if (to == nullptr) continue;
-    const CacheView& cache = rope.caches[unit.kind == kValueRow ? 1 : 0];
+    const RowsView& output = p.rope.outputs[unit.kind];
+    const CacheView& cache = p.rope.caches[unit.kind == kValueRow ? 1 : 0];
     to += row.head * (to_cache ? cache.head_stride : output.head_stride);
-    const DType dtype = to_cache ? cache.dtype : output.dtype;
-    store_as<kSpec, kTurned>(p, unit, turns, row, dtype, scale, to);
+    store_as<kSpec, kTurned>(p, unit, turns, row, to_cache ? cache.dtype : output.dtype, to);
   }
 }
 

@@ -25,25 +25,26 @@ inline PairsStep step_of(const RopePairsParams& p, std::int32_t step) {
 
 /// Several rows are on their way at once, which registers have no room for: a lane copies its
 /// pieces to memory of its own, and reads no other's.
-template <RopePairsSpec kSpec>
 class PairsStage {
  public:
   /// Steps up to `end` of a token. `shared`: [kStageRows][2][kPairsThreads] of 16 bytes.
-  __device__ PairsStage(const RopePairsParams& p, char* shared, std::int32_t token,
+  __device__ PairsStage(const RopePairsParams& p, const PairsUnit& unit, char* shared,
                         std::int32_t end)
-      : p_(p), shared_(shared), token_(token), end_(end) {}
+      : p_(p), unit_(unit), shared_(shared), end_(end) {}
 
   /// Begins to copy a step's rows; of none past the last.
   __device__ void copy(std::int32_t step) const {
     if (step < end_) {
       const auto [kind, first] = step_of(p_, step);
-      const RowsView& input = p_.rope.inputs[kind];
-      const LanePieces pieces = pieces_here<kSpec>(p_);
-      const bool live = is_live(kind, first + team_here()) && pieces.live;
-      const char* from = input.row(token_, live ? first + team_here() : first);
+      const PairsInput& input = p_.inputs[kind];
+      const LanePieces pieces = pieces_here(unit_.pieces);
+      const std::int32_t head = first + team_here();
+      const bool live = is_live(kind, head) && pieces.live;
+      const char* from = input.data + std::int64_t{unit_.token} * input.token_stride +
+                         std::int64_t{head} * input.head_stride;
       const std::uint32_t to = ptx::shared_address(piece(step, 0));
-      ptx::cp_async_16(to, from + (live ? pieces.first : 0) * 2, live);
-      ptx::cp_async_16(to + 16 * kPairsThreads, from + (live ? pieces.second : 0) * 2, live);
+      ptx::cp_async_16(to, from + pieces.first * 2, live);
+      ptx::cp_async_16(to + 16 * kPairsThreads, from + pieces.second * 2, live);
     }
     ptx::cp_async_commit();
   }
@@ -51,11 +52,11 @@ class PairsStage {
   /// A step's rows, of which the copies have come. A lane without elements has zeros.
   __device__ PairsRow rows(std::int32_t step) const {
     const auto [kind, first] = step_of(p_, step);
-    const std::int32_t head = first + team_here();
     PairsRow row;
-    row.live = is_live(kind, head);
-    row.head = row.live ? head : first;
-    row.live &= pieces_here<kSpec>(p_).live;
+    row.head = first + team_here();
+    row.live = is_live(kind, row.head);
+    if (!row.live) row.head = first;
+    row.live &= pieces_here(unit_.pieces).live;
     HPCATTN_UNROLL
     for (int i = 0; i < 2; ++i) {
       const uint4 words = *piece(step, i);
@@ -80,8 +81,8 @@ class PairsStage {
   }
 
   const RopePairsParams& p_;
+  const PairsUnit& unit_;
   char* shared_;
-  std::int32_t token_;
   std::int32_t end_;
 };
 

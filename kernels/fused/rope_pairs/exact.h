@@ -18,40 +18,51 @@ struct ExactRow {
   bool divided = false;
 };
 
-/// Words `at` of 8, without an array in memory.
-inline std::uint32_t word_at(const LaneWords& row, int at) {
-  std::uint32_t word = 0;
-  HPCATTN_UNROLL
-  for (int i = 0; i < 8; ++i) word = i == at ? row.words[i] : word;
-  return word;
+/// The sum of 16 squares of 11 bits or less, which are exact. Added to a sum that is no smaller
+/// than each of them, what is cut off is known.
+template <RopePairsSpec kSpec>
+inline TwoFloat exact_sum_of_squares(const LaneWords& row) {
+  const auto each = [&](const auto& body) {
+    HPCATTN_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      const TwoPairs pairs = pairs_of<kSpec>(row, k);
+      for (float x : {pairs.a[0], pairs.a[1], pairs.b[0], pairs.b[1]}) body(x);
+    }
+  };
+  float begin = 0.0F;
+  each([&](float x) { begin = fmaf(x, x, begin); });
+  float sum = begin;
+  float cut = 0.0F;
+  each([&](float x) {
+    const float next = fmaf(x, x, sum);
+    cut += fmaf(x, x, sum - next);
+    sum = next;
+  });
+  const TwoFloat total = two_sum(sum, -begin);
+  return fast_two_sum(total.hi, total.lo + cut);
 }
 
-/// Element `at` of the 16.
-template <DType kDType>
-inline float element_at(const LaneWords& row, int at) {
-  return decode<kDType>(word_at(row, at / 2) >> (at % 2 * 16) & 0xffffU);
-}
-
-/// Where the sum of squares is taken: of one lane.
+/// What the norm's mean square is taken of, of one lane.
 template <RopePairsSpec kSpec>
 inline TwoFloat exact_squares(const RopeParams& p, const LanePieces& pieces, const char* table,
                               const LaneWords& row) {
-  TwoFloat sum;
-  float cos[kLanePairs];
-  float sin[kLanePairs];
-  constexpr bool kAfter = kSpec.norm == PairsNorm::kAfterRope;
-  if constexpr (kAfter) load_angles(p, table, pieces, cos, sin);
-  HPCATTN_UNROLL
-  for (int j = 0; j < kLanePairs; ++j) {
-    const TwoPairs pairs = pairs_of<kSpec>(row, j / 2);
-    // Squares of 11 bits are exact.
-    TwoFloat square = two_sum(pairs.a[j % 2] * pairs.a[j % 2], pairs.b[j % 2] * pairs.b[j % 2]);
-    if constexpr (kAfter) {
-      square = square * (two_product(cos[j], cos[j]) + two_product(sin[j], sin[j]));
+  if constexpr (kSpec.norm != PairsNorm::kAfterRope) {
+    return exact_sum_of_squares<kSpec>(row);
+  } else {
+    TwoFloat sum;
+    float cos[kLanePairs];
+    float sin[kLanePairs];
+    load_angles(p, table, pieces, cos, sin);
+    HPCATTN_UNROLL
+    for (int j = 0; j < kLanePairs; ++j) {
+      const TwoPairs pairs = pairs_of<kSpec>(row, j / 2);
+      const float a = pairs.a[j % 2];
+      const float b = pairs.b[j % 2];
+      sum =
+          sum + two_sum(a * a, b * b) * (two_product(cos[j], cos[j]) + two_product(sin[j], sin[j]));
     }
-    sum = sum + square;
+    return sum;
   }
-  return sum;
 }
 
 /// The norm's factor from the sum of a row's squares.

@@ -3,7 +3,7 @@
 // token, the first of them on their way before the token is looked up.
 #pragma once
 
-#include "kernels/fused/rope_pairs/stage.h"
+#include "kernels/fused/rope_pairs/row.h"
 #include "kernels/ptx/dependent.h"
 
 namespace hpcattn {
@@ -86,12 +86,12 @@ __device__ void rope_pairs(const RopePairsParams& p) {
     if (padding) {
       clear_row(p, unit, row);
     } else if (unit.kind == kValueRow) {
-      store_row_of_pairs<kSpec, false>(p, unit, turns, row);
+      store_row_of_pairs<kSpec, false>(p, unit, turns, row, stage, step);
     } else {
       // A lane that passes its numbers through multiplies partners by 0.
       if (!pieces_here(unit.pieces).turns) row.doubtful = has_infinite<kSpec.dtype>(row.in);
-      find_factor<kSpec>(p, turns, row);
-      store_row_of_pairs<kSpec, true>(p, unit, turns, row);
+      find_factor<kSpec>(p, turns, row, stage, step);
+      store_row_of_pairs<kSpec, true>(p, unit, turns, row, stage, step);
     }
   }
 }

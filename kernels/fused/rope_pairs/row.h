@@ -1,60 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row of each team of a warp: turned, normed, rounded and stored. A number is computed in
-// float32 together with a bound of its error; where the two ends of that interval round alike, that
-// is the right value rounded once, else exact.h decides (docs/kernels/rope.md).
+// One row of each team of a warp: turned, normed, rounded and stored, and what is in doubt decided.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/fused/rope/rows.h"
 #include "kernels/fused/rope_pairs/exact.h"
+#include "kernels/fused/rope_pairs/round.h"
+#include "kernels/fused/rope_pairs/stage.h"
 #include "kernels/ptx/math.h"
-#include "kernels/ptx/thread.h"
 
 namespace hpcattn {
 
 inline constexpr unsigned kWholeWarp = 0xffffffffU;
-
-/// What the rows of a step have in common.
-struct PairsUnit {
-  std::int32_t token = 0;
-  int kind = -1;              // RopeRow of the step
-  std::int32_t position = 0;  // that the lane's pairs follow
-  PackedPieces pieces{};      // of the lane
-  // Head 0 of the token, null where nothing is stored:
-  char* in_cache = nullptr;
-  char* in_output = nullptr;
-};
-
-/// The lane's pieces, taken apart where they are used: the coefficients take the registers.
-inline LanePieces pieces_here(PackedPieces pieces) {
-  return unpacked({ptx::word_here(pieces.word)});
-}
-
-template <RopePairsSpec kSpec>
-inline void load_turns(const RopePairsParams& p, const PairsUnit& unit, PairTurns& turns) {
-  load_turns<kSpec>(p.rope, p.rope.weights[unit.kind], table_row(p.rope, unit.position),
-                    pieces_here(unit.pieces), turns);
-}
-
-/// A row of a team.
-struct PairsRow {
-  std::int32_t head;
-  bool live;  // there is one, and the lane has elements of it
-  LaneWords in;
-  float factor = 1.0F;    // the norm's
-  int range = kInRange;   // of its squares
-  bool doubtful = false;  // float32 can not tell what this lane computes
-};
-
-/// Bounds of float32's error, in parts of 2^-24 with some to spare: of what is proportional to the
-/// number itself (the norm's factor, the scale, sums and the ends of the interval) ...
-template <RopePairsSpec kSpec, bool kDivided>
-inline constexpr float kOfNumber =
-    ((kSpec.norm == PairsNorm::kNone ? 2.25F : 11.0F) + (kDivided ? 4.0F : 0.0F)) * 0x1p-24F;
-/// ... and of what is to the products that it is the sum of (coefficients and products).
-template <RopePairsSpec kSpec>
-inline constexpr float kOfProducts = (kSpec.norm == PairsNorm::kNone ? 1.1F : 2.1F) * 0x1p-24F;
 
 /// The sum of a float over the lanes of a row, in an order that depends on their number alone.
 inline float sum_of_row(float value, int num_lanes) {
@@ -92,7 +50,8 @@ inline float refined_root(float x) {
 
 /// Leaves the norm's factor in `row`. All lanes of the warp come here.
 template <RopePairsSpec kSpec>
-inline void find_factor(const RopePairsParams& p, const PairTurns& turns, PairsRow& row) {
+inline void find_factor(const RopePairsParams& p, const PairTurns& turns, PairsRow& row,
+                        const PairsStage& stage, std::int32_t step) {
   if constexpr (kSpec.norm == PairsNorm::kNone) return;
   const float per_element = 1.0F / static_cast<float>(p.rope.head_dim);
   const auto mean_square = [&] {
@@ -114,6 +73,7 @@ inline void find_factor(const RopePairsParams& p, const PairTurns& turns, PairsR
       row.in.words[i] = ptx::pack2<kSpec.dtype>(decode<kSpec.dtype>(word & 0xffffU) * scale,
                                                 decode<kSpec.dtype>(word >> 16) * scale);
     }
+    stage.put(step, row.in);
     const float eps = row.range == kTinyRows   ? p.eps[kTinyRows].hi
                       : row.range == kHugeRows ? p.eps[kHugeRows].hi
                                                : p.eps[kInRange].hi;
@@ -122,138 +82,19 @@ inline void find_factor(const RopePairsParams& p, const PairTurns& turns, PairsR
   row.factor = refined_root(under_root);
 }
 
-/// Numbers of two pairs before the norm's factor, and the sums of their products' magnitudes.
-struct TurnedPairs {
-  TwoPairs y;
-  TwoPairs products;
-};
-
+/// Decides the numbers that rounded_pairs() left in doubt, and puts them right at `to`. All lanes
+/// of the warp come here.
 template <RopePairsSpec kSpec, bool kTurned>
-inline TurnedPairs turned_pairs(const LaneWords& row, const PairTurns& turns, int k) {
-  const TwoPairs x = pairs_of<kSpec>(row, k);
-  if constexpr (!kTurned) return {x, {}};
-  TurnedPairs turned;
-  HPCATTN_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    const int j = 2 * k + i;
-    const float from_b = x.b[i] * turns.of_a[1][j];
-    const float from_a = x.a[i] * turns.of_b[1][j];
-    turned.y.a[i] = fmaf(x.a[i], turns.of_a[0][j], -from_b);
-    turned.y.b[i] = fmaf(x.b[i], turns.of_b[0][j], from_a);
-    turned.products.a[i] = fmaf(fabsf(x.a[i]), fabsf(turns.of_a[0][j]), fabsf(from_b));
-    turned.products.b[i] = fmaf(fabsf(x.b[i]), fabsf(turns.of_b[0][j]), fabsf(from_a));
-  }
-  return turned;
-}
-
-/// Codes of the lane's 16 numbers, in the order of its pieces; of fp8 the first four words count.
-/// A word of `unlike` is of two pairs: where its lower or upper half is not 0, one is in doubt.
-struct RoundedPairs {
-  LaneWords codes;
-  std::uint32_t unlike[4];
-};
-
-///
-/// numbers(k): pairs 2k and 2k + 1. `flat`: of the error, where it does not depend on the number;
-/// the products' share where kProducts is not.
-template <RopePairsSpec kSpec, bool kProducts, DType kTo, typename Numbers>
-inline RoundedPairs rounded_pairs(const Numbers& numbers, float factor, float flat) {
-  constexpr int kBits = 8 * static_cast<int>(size_bytes(kTo));
-  constexpr std::uint32_t kLow = (1U << kBits) - 1;
-  RoundedPairs rounded{};
-  HPCATTN_UNROLL
-  for (int k = 0; k < 4; ++k) {
-    const auto [y, products] = numbers(k);
-    const float share = kOfProducts<kSpec> * factor;
-    float low[4];
-    float high[4];
-    HPCATTN_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      // In the order of the words.
-      const bool is_b = kSpec.interleaved ? i % 2 == 1 : i / 2 == 1;
-      const int of_pair = kSpec.interleaved ? i / 2 : i % 2;
-      const float number = (is_b ? y.b[of_pair] : y.a[of_pair]) * factor;
-      float error = flat;
-      if constexpr (kProducts) {
-        error = (is_b ? products.b[of_pair] : products.a[of_pair]) * share;
-      }
-      error = fmaf(fabsf(number), kOfNumber<kSpec, is_fp8(kTo)>, error);
-      low[i] = number - error;
-      high[i] = number + error;
-    }
-    const std::uint32_t first = encode_pair<kTo>(high[0], high[1]);
-    const std::uint32_t second = encode_pair<kTo>(high[2], high[3]);
-    std::uint32_t unlike_first = first ^ encode_pair<kTo>(low[0], low[1]);
-    std::uint32_t unlike_second = second ^ encode_pair<kTo>(low[2], low[3]);
-    if constexpr (kSpec.interleaved) {
-      unlike_first = (unlike_first | unlike_first >> kBits) & kLow;
-      unlike_second = (unlike_second | unlike_second << kBits) & ~kLow;
-    }
-    rounded.unlike[k] = unlike_first | unlike_second;
-    const int at_first = first_word<kSpec.interleaved>(k);
-    const int at_second = second_word<kSpec.interleaved>(k);
-    if constexpr (kBits == 16) {
-      rounded.codes.words[at_first] = first;
-      rounded.codes.words[at_second] = second;
-    } else {
-      rounded.codes.words[at_first / 2] |= first << (at_first % 2 * 16);
-      rounded.codes.words[at_second / 2] |= second << (at_second % 2 * 16);
-    }
-  }
-  return rounded;
-}
-
-/// Pairs of a lane that are in doubt, a bit each.
-template <DType kTo>
-inline unsigned open_pairs(const RoundedPairs& rounded) {
-  constexpr std::uint32_t kLow = (1U << (8 * size_bytes(kTo))) - 1;
-  unsigned open = 0;
-  HPCATTN_UNROLL
-  for (int k = 0; k < 4; ++k) {
-    if ((rounded.unlike[k] & kLow) != 0) open |= 1U << (2 * k);
-    if ((rounded.unlike[k] & ~kLow) != 0) open |= 2U << (2 * k);
-  }
-  return open;
-}
-
-/// Puts a code of `bits` bits in place `at` of the 16.
-inline void put_code(LaneWords& codes, int bits, int at, std::uint32_t code) {
-  const int bit = at * bits;
-  const std::uint32_t mask = (1U << bits) - 1;
-  HPCATTN_UNROLL
-  for (int i = 0; i < 8; ++i) {
-    // Every word is written: a choice of one would put all of them into memory.
-    const std::uint32_t here = i == bit / 32 ? mask << bit % 32 : 0U;
-    codes.words[i] = (codes.words[i] & ~here) | (code << bit % 32 & here);
-  }
-}
-
-/// Two codes of a dtype known at run time.
-template <DType kOwn>
-inline std::uint32_t encode_as(DType dtype, float first, float second) {
-  if (dtype == DType::kFloat8E4M3) return encode_pair<DType::kFloat8E4M3>(first, second);
-  if (dtype == DType::kFloat8E5M2) return encode_pair<DType::kFloat8E5M2>(first, second);
-  return encode_pair<kOwn>(first, second);
-}
-
-/// A row's codes in a target's dtype, and what else became of it.
-struct RowCodes {
-  LaneWords codes;
-  unsigned open = 0;   // pairs in doubt, a bit each
-  float scale = 1.0F;  // that an fp8 target was divided by
-};
-
-/// Decides the pairs that rounded_pairs() left open. All lanes of the warp come here.
-template <RopePairsSpec kSpec, bool kTurned>
-inline void decide(const RopePairsParams& p, const PairsUnit& unit, const PairsRow& row,
-                   DType dtype, RowCodes& found) {
+inline void decide(const RopePairsParams& p, const PairsStage& stage, std::int32_t step,
+                   const PairsUnit& unit, const PairsRow& row, DType dtype, const RowCodes& found,
+                   char* to) {
   ExactRow exact{.weights = &p.rope.weights[unit.kind == kKeyRow ? 1 : 0],
                  .table = table_row(p.rope, unit.position),
                  .scale = found.scale,
                  .divided = is_fp8(dtype)};
+  const LanePieces pieces = pieces_here(unit.pieces);
   if constexpr (kTurned && kSpec.norm != PairsNorm::kNone) {
-    TwoFloat sum = exact_squares<kSpec>(p.rope, pieces_here(unit.pieces), exact.table, row.in);
-    HPCATTN_NO_UNROLL
+    TwoFloat sum = exact_squares<kSpec>(p.rope, pieces, exact.table, row.in);
     for (int distance = p.num_lanes / 2; distance > 0; distance /= 2) {
       sum = sum + TwoFloat{__shfl_xor_sync(kWholeWarp, sum.hi, distance),
                            __shfl_xor_sync(kWholeWarp, sum.lo, distance)};
@@ -263,28 +104,31 @@ inline void decide(const RopePairsParams& p, const PairsUnit& unit, const PairsR
                                                   : p.eps[kInRange];
     exact.factor = exact_factor(sum, static_cast<float>(p.rope.head_dim), eps);
   }
-  const LanePieces pieces = pieces_here(unit.pieces);
-  const int bits = exact.divided ? 8 : 16;
   HPCATTN_NO_UNROLL
-  while (found.open != 0) {
-    const int j = __ffs(static_cast<int>(found.open)) - 1;
-    found.open &= found.open - 1;
-    HPCATTN_NO_UNROLL
-    for (int member = 0; member < 2; ++member) {
-      const int at = kSpec.interleaved ? 2 * j + member : j + 8 * member;
-      const int at_partner = kSpec.interleaved ? at ^ 1 : at ^ 8;
-      const auto element = [&](int place) {
-        return place < 8 ? pieces.first + place : pieces.second + place - 8;
-      };
-      const float y =
-          exact_number<kSpec, kTurned>(p.rope, exact,
-                                       {.x = element_at<kSpec.dtype>(row.in, at),
-                                        .x_partner = element_at<kSpec.dtype>(row.in, at_partner),
-                                        .own = element(at),
-                                        .partner = element(at_partner),
-                                        .pair = pieces.turns ? pieces.pair + j : -1,
-                                        .sign = member == 0 ? -1.0F : 1.0F});
-      put_code(found.codes, bits, at, encode_as<kSpec.dtype>(dtype, y, y));
+  for (unsigned open = found.open; open != 0; open &= open - 1) {
+    const int at = __ffs(static_cast<int>(open)) - 1;
+    const int at_partner = kSpec.interleaved ? at ^ 1 : at ^ 8;
+    const auto element = [&](int place) {
+      return place < 8 ? pieces.first + place : pieces.second + place - 8;
+    };
+    const bool second_of_pair = kSpec.interleaved ? at % 2 == 1 : at >= 8;
+    const std::int32_t pair = pieces.pair + (kSpec.interleaved ? at / 2 : at % 8);
+    const float y =
+        exact_number<kSpec, kTurned>(p.rope, exact,
+                                     {.x = stage.element<kSpec.dtype>(step, at),
+                                      .x_partner = stage.element<kSpec.dtype>(step, at_partner),
+                                      .own = element(at),
+                                      .partner = element(at_partner),
+                                      .pair = pieces.turns ? pair : -1,
+                                      .sign = second_of_pair ? 1.0F : -1.0F});
+    if (!exact.divided) {
+      const std::uint32_t code = encode_pair<kSpec.dtype>(y, 0.0F);
+      *reinterpret_cast<std::uint16_t*>(to + element(at) * 2) = static_cast<std::uint16_t>(code);
+    } else {
+      const std::uint32_t code = dtype == DType::kFloat8E4M3
+                                     ? encode_pair<DType::kFloat8E4M3>(y, 0.0F)
+                                     : encode_pair<DType::kFloat8E5M2>(y, 0.0F);
+      *reinterpret_cast<std::uint8_t*>(to + element(at)) = static_cast<std::uint8_t>(code);
     }
   }
 }
@@ -321,14 +165,6 @@ inline float scale_of_row(const RopePairsParams& p, const TwoPairs (&y)[4], floa
   const float near = amax * p.inverse_upper_max;
   const float scale = fmaf(fmaf(-near, p.upper_max, amax), p.inverse_upper_max, near);
   return fminf(fmaxf(scale, 0x1p-126F), 0x1.fffffep127F);
-}
-
-template <DType kTo>
-inline void take(const RoundedPairs& rounded, RowCodes& row) {
-  row.codes = rounded.codes;
-  const std::uint32_t unlike =
-      rounded.unlike[0] | rounded.unlike[1] | rounded.unlike[2] | rounded.unlike[3];
-  if (unlike != 0) row.open = open_pairs<kTo>(rounded);
 }
 
 /// fp8 by a scale that is given.
@@ -369,8 +205,9 @@ inline void round_by_own_scale(const RopePairsParams& p, const PairTurns& turns,
 
 /// Rounds the row to `dtype` and stores it at `to`. All lanes of the warp come here.
 template <RopePairsSpec kSpec, bool kTurned>
-inline void store_as(const RopePairsParams& p, const PairsUnit& unit, PairTurns& turns,
-                     const PairsRow& row, DType dtype, char* to) {
+inline void store_as(const RopePairsParams& p, const PairsUnit& unit, const PairTurns& turns,
+                     const PairsRow& row, DType dtype, char* to, const PairsStage& stage,
+                     std::int32_t step) {
   RowCodes found;
   bool doubtful = row.doubtful;
   if (is_fp8(dtype)) {
@@ -391,30 +228,29 @@ inline void store_as(const RopePairsParams& p, const PairsUnit& unit, PairTurns&
     found.codes = row.in;  // the same bits
     doubtful = false;
   }
-  if (doubtful) found.open = 0xffU;
+  if (doubtful) found.open = 0xffffU;
   if (!row.live) found.open = 0;
-  if (__any_sync(kWholeWarp, found.open != 0)) {
-    decide<kSpec, kTurned>(p, unit, row, dtype, found);
-    // Anew, so that they are not kept in registers where decide() needs these.
-    if constexpr (kTurned) load_turns<kSpec>(p, unit, turns);
-  }
-  if (!row.live) return;
-  const LanePieces pieces = pieces_here(unit.pieces);
-  if (is_fp8(dtype)) {
-    store_pieces<1>(found.codes, pieces, to);
-    const RowsView& scale_out = p.rope.out_q_scale;
-    if (unit.kind == kQueryRow && scale_out.data != nullptr && pieces.first == 0) {
-      *reinterpret_cast<float*>(scale_out.row(unit.token, row.head)) = found.scale;
+  const bool in_doubt = __any_sync(kWholeWarp, found.open != 0);
+  if (row.live) {
+    const LanePieces pieces = pieces_here(unit.pieces);
+    if (is_fp8(dtype)) {
+      store_pieces<1>(found.codes, pieces, to);
+      const RowsView& scales = p.rope.out_q_scale;
+      if (unit.kind == kQueryRow && scales.data != nullptr && pieces.first == 0) {
+        *reinterpret_cast<float*>(scales.row(unit.token, row.head)) = found.scale;
+      }
+    } else {
+      store_pieces<2>(found.codes, pieces, to);
     }
-  } else {
-    store_pieces<2>(found.codes, pieces, to);
   }
+  if (in_doubt) decide<kSpec, kTurned>(p, stage, step, unit, row, dtype, found, to);
 }
 
 /// Stores a row wherever it goes. All lanes of the warp come here.
 template <RopePairsSpec kSpec, bool kTurned>
-inline void store_row_of_pairs(const RopePairsParams& p, const PairsUnit& unit, PairTurns& turns,
-                               const PairsRow& row) {
+inline void store_row_of_pairs(const RopePairsParams& p, const PairsUnit& unit,
+                               const PairTurns& turns, const PairsRow& row, const PairsStage& stage,
+                               std::int32_t step) {
   // One body for both targets: the conversions to each dtype are most of the kernel's code.
   HPCATTN_NO_UNROLL
   for (int target = 0; target < 2; ++target) {
@@ -424,7 +260,8 @@ inline void store_row_of_pairs(const RopePairsParams& p, const PairsUnit& unit, 
     const RowsView& output = p.rope.outputs[unit.kind];
     const CacheView& cache = p.rope.caches[unit.kind == kValueRow ? 1 : 0];
     to += row.head * (to_cache ? cache.head_stride : output.head_stride);
-    store_as<kSpec, kTurned>(p, unit, turns, row, to_cache ? cache.dtype : output.dtype, to);
+    store_as<kSpec, kTurned>(p, unit, turns, row, to_cache ? cache.dtype : output.dtype, to, stage,
+                             step);
   }
 }
 

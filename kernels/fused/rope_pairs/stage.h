@@ -4,10 +4,43 @@
 
 #include <cstdint>
 
-#include "kernels/fused/rope_pairs/row.h"
+#include "kernels/fused/rope_pairs/lane.h"
 #include "kernels/ptx/copy.h"
+#include "kernels/ptx/thread.h"
 
 namespace hpcattn {
+
+/// What the rows of a step have in common.
+struct PairsUnit {
+  std::int32_t token = 0;
+  int kind = -1;              // RopeRow of the step
+  std::int32_t position = 0;  // that the lane's pairs follow
+  PackedPieces pieces{};      // of the lane
+  // Head 0 of the token, null where nothing is stored:
+  char* in_cache = nullptr;
+  char* in_output = nullptr;
+};
+
+/// The lane's pieces, taken apart where they are used: the coefficients take the registers.
+inline LanePieces pieces_here(PackedPieces pieces) {
+  return unpacked({ptx::word_here(pieces.word)});
+}
+
+template <RopePairsSpec kSpec>
+inline void load_turns(const RopePairsParams& p, const PairsUnit& unit, PairTurns& turns) {
+  load_turns<kSpec>(p.rope, p.rope.weights[unit.kind], table_row(p.rope, unit.position),
+                    pieces_here(unit.pieces), turns);
+}
+
+/// A row of a team.
+struct PairsRow {
+  std::int32_t head;
+  bool live;  // there is one, and the lane has elements of it
+  LaneWords in;
+  float factor = 1.0F;    // the norm's
+  int range = kInRange;   // of its squares
+  bool doubtful = false;  // float32 can not tell what this lane computes
+};
 
 /// Of a token's rows, those that the teams of a warp take at once.
 struct PairsStep {
@@ -49,6 +82,22 @@ class PairsStage {
     ptx::cp_async_commit();
   }
 
+  /// Element `at` of the lane's 16 of a step's row.
+  template <DType kDType>
+  __device__ float element(std::int32_t step, int at) const {
+    const auto* codes = reinterpret_cast<const std::uint16_t*>(piece(step, at / 8));
+    return decode<kDType>(std::uint32_t{codes[at % 8]});
+  }
+
+  /// Puts other words in the place of a step's row.
+  __device__ void put(std::int32_t step, const LaneWords& row) const {
+    HPCATTN_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t* words = row.words + 4 * i;
+      *piece(step, i) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+  }
+
   /// A step's rows, of which the copies have come. A lane without elements has zeros.
   __device__ PairsRow rows(std::int32_t step) const {
     const auto [kind, first] = step_of(p_, step);
@@ -75,9 +124,9 @@ class PairsStage {
     return head < (kind == kQueryRow ? p_.rope.num_q_heads : p_.rope.num_kv_heads);
   }
 
-  __device__ const uint4* piece(std::int32_t step, int i) const {
-    return reinterpret_cast<const uint4*>(shared_) +
-           (2 * (step & (kStageRows - 1)) + i) * kPairsThreads + ptx::thread_index_here();
+  __device__ uint4* piece(std::int32_t step, int i) const {
+    return reinterpret_cast<uint4*>(shared_) + (2 * (step & (kStageRows - 1)) + i) * kPairsThreads +
+           ptx::thread_index_here();
   }
 
   const RopePairsParams& p_;

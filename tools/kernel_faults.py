@@ -51,7 +51,7 @@ _MULTIPLY = "kernels/generic/attention/multiply.h"
 _COMBINE = "kernels/generic/attention/combine.h"
 _ROWS = "src/plan/rows.h"
 _LANE = "kernels/fused/rope/lane.h"
-_PAIRS_ROW = "kernels/fused/rope_pairs/row.h"
+_PAIRS_ROUND = "kernels/fused/rope_pairs/round.h"
 _PAIRS_EXACT = "kernels/fused/rope_pairs/exact.h"
 _PAIRS_KERNEL = "kernels/fused/rope_pairs/kernel.cuh"
 
@@ -152,7 +152,7 @@ FAULTS = (
     ),
     Fault("partial rotary ignored", _LANE, "if (element >= rotary_dim) return {};", "", ROPE),
     Fault(
-        "pairs turned without their sign", _PAIRS_ROW, "[0][j], -from_b)", "[0][j], from_b)", ROPE
+        "pairs turned without their sign", _PAIRS_ROUND, "[0][j], -from_b)", "[0][j], from_b)", ROPE
     ),
     Fault(
         "doubtful pairs without epsilon",
@@ -168,8 +168,8 @@ FAULTS = (
     Fault(
         "pairs stored at the page's start",
         _PAIRS_KERNEL,
-        "cache.row(place.cache.page, place.cache.place, 0)",
-        "cache.row(place.cache.page, 0, 0)",
+        "cache.row(page, place_in_page, 0)",
+        "cache.row(page, 0, 0)",
         ROPE,
     ),
     Fault(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers as the sum of two float32: results of 45 bits, from float32 instructions alone. (Dekker, A
-// Floating-Point Technique for Extending the Available Precision, 1971; Knuth, TAOCP 2, 4.2.2.)
+// Numbers as the sum of two float32: results of 45 bits, from float32 instructions alone. (Dekker,
+// A Floating-Point Technique for Extending the Available Precision, 1971; Knuth, TAOCP 2, 4.2.2.)
 // The error terms of sums and products are exact unless they fall below float32's normal numbers.
 #pragma once
 

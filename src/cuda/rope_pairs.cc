@@ -15,7 +15,7 @@ namespace hpcattn::cuda {
 namespace {
 
 /// Ctas of a multiprocessor for which the compiler leaves registers: it would spill for more.
-constexpr int ctas_per_sm(PairsNorm norm) { return norm == PairsNorm::kAfterRope ? 3 : 4; }
+constexpr int ctas_per_sm(PairsNorm norm) { return norm == PairsNorm::kNone ? 4 : 3; }
 
 const char* name_of(PairsNorm norm) {
   switch (norm) {
@@ -108,11 +108,17 @@ std::optional<RopePairsSpec> rope_pairs_spec(const RopeNormStoreKvArgs& args) {
   if (args.cos_sin.size(1) > 0 && !has_aligned_pieces(args.cos_sin)) return std::nullopt;
   const std::int64_t rows = args.q.size(0) * (args.q.size(1) + 2 * args.k.size(1));
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto has_far_heads = [&](const Tensor& tensor, int dim) {
+    return tensor.defined() && std::abs(tensor.stride(dim)) > kMost / 64;
+  };
   for (const Tensor* input : {&args.q, &args.k, &args.v}) {
-    for (int dim : {0, 1}) {
-      if (std::abs(input->stride(dim)) > kMost / 2) return std::nullopt;
-    }
+    if (has_far_heads(*input, 0) || has_far_heads(*input, 1)) return std::nullopt;
   }
+  for (const Tensor* output : {&args.out_q, &args.out_k, &args.out_v}) {
+    if (has_far_heads(*output, 1)) return std::nullopt;
+  }
+  if (has_far_heads(args.k_cache, 2) || has_far_heads(args.v_cache, 2)) return std::nullopt;
+  if (args.k_cache.defined() && args.k_cache.size(0) > kMost) return std::nullopt;
   if (rows > kMost / 2 || args.cos_sin.size(0) > kMost) return std::nullopt;
   return specs[args.style == RopeStyle::kInterleaved ? 1 : 0];
 }
@@ -132,14 +138,19 @@ std::vector<KernelVariant> all_rope_pairs_variants() {
 
 RopePairsParams rope_pairs_params(const RopeNormStoreKvArgs& args, int num_sms, Fault* faults) {
   RopePairsParams p{.rope = rope_params(args, num_sms, faults)};
+  p.num_lanes = pairs_lanes(args.q.size(2));
+  p.lanes_log2 = std::countr_zero(static_cast<unsigned>(p.num_lanes));
   for (int kind : {kQueryRow, kKeyRow, kValueRow}) {
     const RowsView& rows = p.rope.inputs[kind];
     p.inputs[kind] = {.data = rows.data,
                       .token_stride = static_cast<std::int32_t>(rows.token_stride),
-                      .head_stride = static_cast<std::int32_t>(rows.head_stride)};
+                      .head_stride = static_cast<std::int32_t>(rows.head_stride),
+                      .step_stride = static_cast<std::int32_t>(rows.head_stride) * p.num_teams()};
+    p.output_strides[kind] = static_cast<std::int32_t>(p.rope.outputs[kind].head_stride);
   }
-  p.num_lanes = pairs_lanes(args.q.size(2));
-  p.lanes_log2 = std::countr_zero(static_cast<unsigned>(p.num_lanes));
+  for (int side : {0, 1}) {
+    p.cache_strides[side] = static_cast<std::int32_t>(p.rope.caches[side].head_stride);
+  }
   const std::int64_t tokens = args.q.size(0);
   p.q_steps = static_cast<std::int32_t>(divided_up(args.q.size(1), p.num_teams()));
   p.kv_steps = static_cast<std::int32_t>(divided_up(args.k.size(1), p.num_teams()));
@@ -156,6 +167,7 @@ RopePairsParams rope_pairs_params(const RopeNormStoreKvArgs& args, int num_sms, 
   p.eps[kTinyRows] = scaled_eps(eps, square(kTinyRowScale));
   p.eps[kHugeRows] = scaled_eps(eps, square(kHugeRowScale));
   p.upper_max = static_cast<float>(args.upper_max);
+  p.inverse_head_dim = 1.0F / static_cast<float>(args.q.size(2));
   p.inverse_upper_max = static_cast<float>(1.0 / args.upper_max);
   return p;
 }

@@ -22,7 +22,7 @@ struct RopePairsSpec {
 inline constexpr int kPairsThreads = 128;  // of a cta
 inline constexpr int kPairsWarps = kPairsThreads / 32;
 inline constexpr int kLanePairs = 8;  // of a row that a lane holds: two pieces of 8 elements
-inline constexpr int kStageRows = 4;  // of a lane, worked on or on their way: a power of two
+inline constexpr int kStageRows = 8;  // of a lane, worked on or on their way: a power of two
 inline constexpr int kPairsShared = kStageRows * kPairsThreads * 32;  // bytes: the rows' pieces
 
 /// Lanes to a row, 16 elements each; a power of two, so some may have no elements.

@@ -48,7 +48,7 @@ __device__ void rope_pairs(const RopePairsParams& p) {
   const std::int32_t token = p.units_per_token.divide(index);
   const std::int32_t unit_of_token =
       index - token * static_cast<std::int32_t>(p.units_per_token.divisor);
-  std::int32_t step = unit_of_token * p.unit_steps;
+  const std::int32_t step = unit_of_token * p.unit_steps;
   const std::int32_t end = min(p.num_steps(), step + p.unit_steps);
   ptx::wait_for_kernel_before();
   ptx::let_next_kernel_begin();
@@ -56,42 +56,44 @@ __device__ void rope_pairs(const RopePairsParams& p) {
   extern __shared__ __align__(16) char shared[];
   const int lane = thread & (p.num_lanes - 1);
   PairsUnit unit{.token = token, .pieces = packed(pieces_of<kSpec.interleaved>(rope, lane))};
-  const PairsStage stage(p, unit, shared, end);
+  PairsStage stage(p, unit, shared, step, end);
   constexpr int kAhead = kStageRows - 1;
-  HPCATTN_UNROLL
-  for (int i = 0; i < kAhead; ++i) stage.copy(step + i);
+  HPCATTN_NO_UNROLL
+  for (int i = 0; i < kAhead; ++i) stage.copy();
   const TokenPlace place = place_of_token(rope, token);
   if (place.kind == TokenPlace::Kind::kFaulty) return;
   const bool padding = place.kind == TokenPlace::Kind::kPadding;
   unit.position = position_of(rope, place.positions, pieces_here(unit.pieces).pair);
+  const auto page = static_cast<std::int32_t>(place.cache.page);
+  const auto place_in_page = static_cast<std::int32_t>(place.cache.place);
   PairTurns turns;
   HPCATTN_NO_UNROLL
-  for (; step < end; ++step) {
-    stage.copy(step + kAhead);  // where the rows before these were
-    if (const int kind = step_of(p, step).kind; kind != unit.kind) {
+  for (; stage.has_rows(); stage.advance()) {
+    stage.copy();  // where the rows before these were
+    if (const int kind = kind_of(p, stage.step()); kind != unit.kind) {
       unit.kind = kind;
       unit.in_output = nullptr;
       unit.in_cache = nullptr;
       const RowsView& output = rope.outputs[kind];
       if (output.data != nullptr) unit.in_output = output.row(token, 0);
-      if (kind != kQueryRow && place.cache.page >= 0) {
+      if (kind != kQueryRow && page >= 0) {
         const CacheView& cache = rope.caches[kind == kValueRow ? 1 : 0];
-        unit.in_cache = cache.row(place.cache.page, place.cache.place, 0);
+        unit.in_cache = cache.row(page, place_in_page, 0);
       }
       if (kind != kValueRow && !padding) load_turns<kSpec>(p, unit, turns);
     }
     ptx::cp_async_wait<kAhead>();
-    PairsRow row = stage.rows(step);
+    PairsRow row = stage.rows();
     if (unit.in_output == nullptr && unit.in_cache == nullptr) continue;
     if (padding) {
       clear_row(p, unit, row);
     } else if (unit.kind == kValueRow) {
-      store_row_of_pairs<kSpec, false>(p, unit, turns, row, stage, step);
+      store_row_of_pairs<kSpec, false>(p, unit, turns, row, stage);
     } else {
       // A lane that passes its numbers through multiplies partners by 0.
       if (!pieces_here(unit.pieces).turns) row.doubtful = has_infinite<kSpec.dtype>(row.in);
-      find_factor<kSpec>(p, turns, row, stage, step);
-      store_row_of_pairs<kSpec, true>(p, unit, turns, row, stage, step);
+      find_factor<kSpec>(p, turns, row, stage);
+      store_row_of_pairs<kSpec, true>(p, unit, turns, row, stage);
     }
   }
 }

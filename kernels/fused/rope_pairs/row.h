@@ -14,10 +14,12 @@ namespace hpcattn {
 
 inline constexpr unsigned kWholeWarp = 0xffffffffU;
 
-/// The sum of a float over the lanes of a row, in an order that depends on their number alone.
-inline float sum_of_row(float value, int num_lanes) {
-  for (int distance = num_lanes / 2; distance > 0; distance /= 2) {
-    value += __shfl_xor_sync(kWholeWarp, value, distance);
+/// What combine(x, y) makes of the lanes of a row, in an order that depends on their number alone.
+template <typename Number, typename Combine>
+inline Number over_row(Number value, int num_lanes, const Combine& combine) {
+  HPCATTN_UNROLL
+  for (int distance = 8; distance > 0; distance /= 2) {
+    if (distance < 4 || distance < num_lanes) value = combine(value, distance);
   }
   return value;
 }
@@ -51,11 +53,13 @@ inline float refined_root(float x) {
 /// Leaves the norm's factor in `row`. All lanes of the warp come here.
 template <RopePairsSpec kSpec>
 inline void find_factor(const RopePairsParams& p, const PairTurns& turns, PairsRow& row,
-                        const PairsStage& stage, std::int32_t step) {
+                        const PairsStage& stage) {
   if constexpr (kSpec.norm == PairsNorm::kNone) return;
-  const float per_element = 1.0F / static_cast<float>(p.rope.head_dim);
   const auto mean_square = [&] {
-    return sum_of_row(squares_of<kSpec>(row.in, turns), p.num_lanes) * per_element;
+    const auto sum = [](float x, int distance) {
+      return x + __shfl_xor_sync(kWholeWarp, x, distance);
+    };
+    return over_row(squares_of<kSpec>(row.in, turns), p.num_lanes, sum) * p.inverse_head_dim;
   };
   const float mean = mean_square();
   float under_root = mean + p.eps[kInRange].hi;
@@ -73,7 +77,7 @@ inline void find_factor(const RopePairsParams& p, const PairTurns& turns, PairsR
       row.in.words[i] = ptx::pack2<kSpec.dtype>(decode<kSpec.dtype>(word & 0xffffU) * scale,
                                                 decode<kSpec.dtype>(word >> 16) * scale);
     }
-    stage.put(step, row.in);
+    stage.put(row.in);
     const float eps = row.range == kTinyRows   ? p.eps[kTinyRows].hi
                       : row.range == kHugeRows ? p.eps[kHugeRows].hi
                                                : p.eps[kInRange].hi;
@@ -85,9 +89,8 @@ inline void find_factor(const RopePairsParams& p, const PairTurns& turns, PairsR
 /// Decides the numbers that rounded_pairs() left in doubt, and puts them right at `to`. All lanes
 /// of the warp come here.
 template <RopePairsSpec kSpec, bool kTurned>
-inline void decide(const RopePairsParams& p, const PairsStage& stage, std::int32_t step,
-                   const PairsUnit& unit, const PairsRow& row, DType dtype, const RowCodes& found,
-                   char* to) {
+inline void decide(const RopePairsParams& p, const PairsStage& stage, const PairsUnit& unit,
+                   const PairsRow& row, DType dtype, const RowCodes& found, char* to) {
   ExactRow exact{.weights = &p.rope.weights[unit.kind == kKeyRow ? 1 : 0],
                  .table = table_row(p.rope, unit.position),
                  .scale = found.scale,
@@ -95,6 +98,7 @@ inline void decide(const RopePairsParams& p, const PairsStage& stage, std::int32
   const LanePieces pieces = pieces_here(unit.pieces);
   if constexpr (kTurned && kSpec.norm != PairsNorm::kNone) {
     TwoFloat sum = exact_squares<kSpec>(p.rope, pieces, exact.table, row.in);
+    HPCATTN_NO_UNROLL
     for (int distance = p.num_lanes / 2; distance > 0; distance /= 2) {
       sum = sum + TwoFloat{__shfl_xor_sync(kWholeWarp, sum.hi, distance),
                            __shfl_xor_sync(kWholeWarp, sum.lo, distance)};
@@ -115,8 +119,8 @@ inline void decide(const RopePairsParams& p, const PairsStage& stage, std::int32
     const std::int32_t pair = pieces.pair + (kSpec.interleaved ? at / 2 : at % 8);
     const float y =
         exact_number<kSpec, kTurned>(p.rope, exact,
-                                     {.x = stage.element<kSpec.dtype>(step, at),
-                                      .x_partner = stage.element<kSpec.dtype>(step, at_partner),
+                                     {.x = stage.element<kSpec.dtype>(at),
+                                      .x_partner = stage.element<kSpec.dtype>(at_partner),
                                       .own = element(at),
                                       .partner = element(at_partner),
                                       .pair = pieces.turns ? pair : -1,
@@ -157,9 +161,9 @@ inline float scale_of_row(const RopePairsParams& p, const TwoPairs (&y)[4], floa
       largest = fmaxf(largest, fmaxf(fabsf(y[k].a[i]), fabsf(y[k].b[i])));
     }
   }
-  for (int distance = p.num_lanes / 2; distance > 0; distance /= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, distance));
-  }
+  largest = over_row(largest, p.num_lanes, [](float x, int distance) {
+    return fmaxf(x, __shfl_xor_sync(kWholeWarp, x, distance));
+  });
   const float amax = largest * factor;
   if (!(amax > 0.0F)) return 1.0F;
   const float near = amax * p.inverse_upper_max;
@@ -206,8 +210,7 @@ inline void round_by_own_scale(const RopePairsParams& p, const PairTurns& turns,
 /// Rounds the row to `dtype` and stores it at `to`. All lanes of the warp come here.
 template <RopePairsSpec kSpec, bool kTurned>
 inline void store_as(const RopePairsParams& p, const PairsUnit& unit, const PairTurns& turns,
-                     const PairsRow& row, DType dtype, char* to, const PairsStage& stage,
-                     std::int32_t step) {
+                     const PairsRow& row, DType dtype, char* to, const PairsStage& stage) {
   RowCodes found;
   bool doubtful = row.doubtful;
   if (is_fp8(dtype)) {
@@ -243,25 +246,25 @@ inline void store_as(const RopePairsParams& p, const PairsUnit& unit, const Pair
       store_pieces<2>(found.codes, pieces, to);
     }
   }
-  if (in_doubt) decide<kSpec, kTurned>(p, stage, step, unit, row, dtype, found, to);
+  if (in_doubt) decide<kSpec, kTurned>(p, stage, unit, row, dtype, found, to);
 }
 
 /// Stores a row wherever it goes. All lanes of the warp come here.
 template <RopePairsSpec kSpec, bool kTurned>
 inline void store_row_of_pairs(const RopePairsParams& p, const PairsUnit& unit,
-                               const PairTurns& turns, const PairsRow& row, const PairsStage& stage,
-                               std::int32_t step) {
+                               const PairTurns& turns, const PairsRow& row,
+                               const PairsStage& stage) {
   // One body for both targets: the conversions to each dtype are most of the kernel's code.
   HPCATTN_NO_UNROLL
   for (int target = 0; target < 2; ++target) {
     const bool to_cache = target == 0;
     char* to = to_cache ? unit.in_cache : unit.in_output;
     if (to == nullptr) continue;
-    const RowsView& output = p.rope.outputs[unit.kind];
-    const CacheView& cache = p.rope.caches[unit.kind == kValueRow ? 1 : 0];
-    to += row.head * (to_cache ? cache.head_stride : output.head_stride);
-    store_as<kSpec, kTurned>(p, unit, turns, row, to_cache ? cache.dtype : output.dtype, to, stage,
-                             step);
+    const int side = unit.kind == kValueRow ? 1 : 0;
+    to += std::int64_t{row.head} * (to_cache ? p.cache_strides[side] : p.output_strides[unit.kind]);
+    store_as<kSpec, kTurned>(p, unit, turns, row,
+                             to_cache ? p.rope.caches[side].dtype : p.rope.outputs[unit.kind].dtype,
+                             to, stage);
   }
 }
 

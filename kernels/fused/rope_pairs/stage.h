@@ -42,73 +42,58 @@ struct PairsRow {
   bool doubtful = false;  // float32 can not tell what this lane computes
 };
 
-/// Of a token's rows, those that the teams of a warp take at once.
-struct PairsStep {
-  int kind;            // RopeRow
-  std::int32_t first;  // head of the first team
-};
-
-inline PairsStep step_of(const RopePairsParams& p, std::int32_t step) {
-  const std::int32_t teams = p.num_teams();
-  if (step < p.q_steps) return {kQueryRow, step * teams};
-  step -= p.q_steps;
-  if (step < p.kv_steps) return {kKeyRow, step * teams};
-  return {kValueRow, (step - p.kv_steps) * teams};
+/// What the rows of a token's step are.
+inline int kind_of(const RopePairsParams& p, std::int32_t step) {
+  return step < p.q_steps ? kQueryRow : step < p.q_steps + p.kv_steps ? kKeyRow : kValueRow;
 }
 
 /// Several rows are on their way at once, which registers have no room for: a lane copies its
 /// pieces to memory of its own, and reads no other's.
 class PairsStage {
  public:
-  /// Steps up to `end` of a token. `shared`: [kStageRows][2][kPairsThreads] of 16 bytes.
+  /// Steps `step` to end - 1 of a token. `shared`: [kStageRows][2][kPairsThreads] of 16 bytes.
   __device__ PairsStage(const RopePairsParams& p, const PairsUnit& unit, char* shared,
-                        std::int32_t end)
-      : p_(p), unit_(unit), shared_(shared), end_(end) {}
+                        std::int32_t step, std::int32_t end)
+      : p_(p), unit_(unit), shared_(shared), end_(end), copied_(step), taken_(step) {
+    begin_kind(kind_of(p, step));
+    head_ = first_head(step);
+  }
 
-  /// Begins to copy a step's rows; of none past the last.
-  __device__ void copy(std::int32_t step) const {
-    if (step < end_) {
-      const auto [kind, first] = step_of(p_, step);
-      const PairsInput& input = p_.inputs[kind];
+  /// Begins to copy the next step's rows; of none past the last.
+  __device__ void copy() {
+    if (copied_ < end_) {
       const LanePieces pieces = pieces_here(unit_.pieces);
-      const std::int32_t head = first + team_here();
-      const bool live = is_live(kind, head) && pieces.live;
-      const char* from = input.data + std::int64_t{unit_.token} * input.token_stride +
-                         std::int64_t{head} * input.head_stride;
-      const std::uint32_t to = ptx::shared_address(piece(step, 0));
-      ptx::cp_async_16(to, from + pieces.first * 2, live);
-      ptx::cp_async_16(to + 16 * kPairsThreads, from + pieces.second * 2, live);
+      const std::uint32_t to = ptx::shared_address(piece(copied_, 0));
+      const bool live = copied_head_ < num_heads(copied_kind_) && pieces.live;
+      ptx::cp_async_16(to, from_, live);
+      ptx::cp_async_16(to + 16 * kPairsThreads, from_ + (pieces.second - pieces.first) * 2, live);
+      ++copied_;
+      copied_head_ += p_.num_teams();
+      from_ += p_.inputs[copied_kind_].step_stride;
+      if (copied_ == p_.q_steps) begin_kind(kKeyRow);
+      if (copied_ == p_.q_steps + p_.kv_steps) begin_kind(kValueRow);
     }
     ptx::cp_async_commit();
   }
 
-  /// Element `at` of the lane's 16 of a step's row.
-  template <DType kDType>
-  __device__ float element(std::int32_t step, int at) const {
-    const auto* codes = reinterpret_cast<const std::uint16_t*>(piece(step, at / 8));
-    return decode<kDType>(std::uint32_t{codes[at % 8]});
+  /// The step whose rows are worked on.
+  __device__ std::int32_t step() const { return taken_; }
+  __device__ bool has_rows() const { return taken_ < end_; }
+  __device__ void advance() {
+    ++taken_;
+    head_ += p_.num_teams();
+    if (taken_ == p_.q_steps || taken_ == p_.q_steps + p_.kv_steps) head_ = team_here();
   }
 
-  /// Puts other words in the place of a step's row.
-  __device__ void put(std::int32_t step, const LaneWords& row) const {
-    HPCATTN_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const std::uint32_t* words = row.words + 4 * i;
-      *piece(step, i) = make_uint4(words[0], words[1], words[2], words[3]);
-    }
-  }
-
-  /// A step's rows, of which the copies have come. A lane without elements has zeros.
-  __device__ PairsRow rows(std::int32_t step) const {
-    const auto [kind, first] = step_of(p_, step);
+  /// Its rows, of which the copies have come. A lane without elements has zeros.
+  __device__ PairsRow rows() const {
     PairsRow row;
-    row.head = first + team_here();
-    row.live = is_live(kind, row.head);
-    if (!row.live) row.head = first;
-    row.live &= pieces_here(unit_.pieces).live;
+    const std::int32_t heads = num_heads(unit_.kind);
+    row.live = head_ < heads && pieces_here(unit_.pieces).live;
+    row.head = min(head_, heads - 1);
     HPCATTN_UNROLL
     for (int i = 0; i < 2; ++i) {
-      const uint4 words = *piece(step, i);
+      const uint4 words = *piece(taken_, i);
       row.in.words[4 * i] = words.x;
       row.in.words[4 * i + 1] = words.y;
       row.in.words[4 * i + 2] = words.z;
@@ -117,11 +102,44 @@ class PairsStage {
     return row;
   }
 
+  /// Puts other words in the place of these.
+  __device__ void put(const LaneWords& row) const {
+    HPCATTN_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t* words = row.words + 4 * i;
+      *piece(taken_, i) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+  }
+
+  /// Element `at` of the lane's 16.
+  template <DType kDType>
+  __device__ float element(int at) const {
+    const auto* codes = reinterpret_cast<const std::uint16_t*>(piece(taken_, at / 8));
+    return decode<kDType>(std::uint32_t{codes[at % 8]});
+  }
+
  private:
   __device__ int team_here() const { return (ptx::thread_index_here() & 31) >> p_.lanes_log2; }
 
-  __device__ bool is_live(int kind, std::int32_t head) const {
-    return head < (kind == kQueryRow ? p_.rope.num_q_heads : p_.rope.num_kv_heads);
+  __device__ std::int32_t num_heads(int kind) const {
+    return kind == kQueryRow ? p_.rope.num_q_heads : p_.rope.num_kv_heads;
+  }
+
+  /// The head of the lane's team in a step.
+  __device__ std::int32_t first_head(std::int32_t step) const {
+    const int kind = kind_of(p_, step);
+    if (kind != kQueryRow) step -= p_.q_steps;
+    if (kind == kValueRow) step -= p_.kv_steps;
+    return step * p_.num_teams() + team_here();
+  }
+
+  /// The next step to be copied is of another kind.
+  __device__ void begin_kind(int kind) {
+    copied_kind_ = kind;
+    copied_head_ = first_head(copied_);
+    const PairsInput& input = p_.inputs[kind];
+    from_ = input.data + std::int64_t{unit_.token} * input.token_stride +
+            std::int64_t{copied_head_} * input.head_stride + pieces_here(unit_.pieces).first * 2;
   }
 
   __device__ uint4* piece(std::int32_t step, int i) const {
@@ -133,6 +151,14 @@ class PairsStage {
   const PairsUnit& unit_;
   char* shared_;
   std::int32_t end_;
+  // Of the next step to be copied, for the lane's team:
+  std::int32_t copied_;
+  std::int32_t copied_head_ = 0;
+  int copied_kind_ = kQueryRow;
+  const char* from_ = nullptr;  // its first piece
+  // Of the step that is worked on:
+  std::int32_t taken_;
+  std::int32_t head_ = 0;
 };
 
 }  // namespace hpcattn

@@ -60,7 +60,7 @@ __device__ void rope_pairs(const RopePairsParams& p) {
   constexpr int kAhead = kStageRows - 1;
   HPCATTN_NO_UNROLL
   for (int i = 0; i < kAhead; ++i) stage.copy();
-  const TokenPlace place = place_of_token(rope, token);
+  const TokenPlace place = place_of_token(rope, token, /*stored=*/end > p.q_steps);
   if (place.kind == TokenPlace::Kind::kFaulty) return;
   const bool padding = place.kind == TokenPlace::Kind::kPadding;
   unit.position = position_of(rope, place.positions, pieces_here(unit.pieces).pair);

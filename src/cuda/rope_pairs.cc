@@ -62,7 +62,7 @@ std::int64_t steps_of_unit(std::int64_t num_tokens, std::int64_t steps_of_token,
   if (num_tokens <= warps_at_once) {
     return divided_up(steps_of_token, warps_at_once / num_tokens);
   }
-  constexpr std::int64_t kRounds = 4;
+  constexpr std::int64_t kRounds = 8;
   return divided_up(steps_of_token, divided_up(kRounds * warps_at_once, num_tokens));
 }
 

@@ -13,8 +13,11 @@ namespace hpcattn {
 /// Bounds of float32's error, in parts of 2^-24 with some to spare: of what is proportional to the
 /// number itself (the norm's factor, the scale, sums and the ends of the interval) ...
 template <RopePairsSpec kSpec, bool kDivided>
-inline constexpr float kOfNumber =
-    ((kSpec.norm == PairsNorm::kNone ? 2.25F : 11.0F) + (kDivided ? 4.0F : 0.0F)) * 0x1p-24F;
+inline constexpr float kOfNumber = ((kSpec.norm == PairsNorm::kNone         ? 2.25F
+                                     : kSpec.norm == PairsNorm::kBeforeRope ? 11.25F
+                                                                            : 13.0F) +
+                                    (kDivided ? 4.0F : 0.0F)) *
+                                   0x1p-24F;
 /// ... and of what is to the products that it is the sum of (coefficients and products).
 template <RopePairsSpec kSpec>
 inline constexpr float kOfProducts = (kSpec.norm == PairsNorm::kNone ? 1.1F : 2.1F) * 0x1p-24F;

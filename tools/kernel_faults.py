@@ -53,6 +53,9 @@ _CLAIMS = "kernels/generic/attention/claims.h"
 _DECODE = "kernels/sm90/decode/"
 _ROWS = "src/plan/rows.h"
 _LANE = "kernels/fused/rope/lane.h"
+_PAIRS_ROUND = "kernels/fused/rope_pairs/round.h"
+_PAIRS_EXACT = "kernels/fused/rope_pairs/exact.h"
+_PAIRS_KERNEL = "kernels/fused/rope_pairs/kernel.cuh"
 
 FAULTS = (
     # What a row sees.
@@ -232,6 +235,27 @@ FAULTS = (
         ROPE,
     ),
     Fault("partial rotary ignored", _LANE, "if (element >= rotary_dim) return {};", "", ROPE),
+    Fault(
+        "pairs turned without their sign", _PAIRS_ROUND, "[0][j], -from_b)", "[0][j], from_b)", ROPE
+    ),
+    Fault(
+        "doubtful pairs without epsilon",
+        _PAIRS_EXACT,
+        "sum / head_dim + eps",
+        "sum / head_dim",
+        ROPE,
+    ),
+    Fault("doubtful pairs without the norm", _PAIRS_EXACT, "y = y * row.factor;", "", ROPE),
+    Fault(
+        "doubtful pairs left as they are", _PAIRS_EXACT, "y = y * cos + partner * sin;", "", ROPE
+    ),
+    Fault(
+        "pairs stored at the page's start",
+        _PAIRS_KERNEL,
+        "cache.row(page, place_in_page, 0)",
+        "cache.row(page, 0, 0)",
+        ROPE,
+    ),
     Fault(
         "merged without the sum of weights",
         "kernels/merge/row.h",

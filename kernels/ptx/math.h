@@ -29,6 +29,13 @@ inline float rcp(float x) {
   return y;
 }
 
+/// 1 / sqrt(x) within 2^-22.9; of infinity 0.
+inline float rsqrt(float x) {
+  float y;
+  asm("rsqrt.approx.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// Two numbers of kType in one register, `low` in its lower half, rounded to nearest even.
 template <DType kType>
 inline std::uint32_t pack2(float low, float high) {

@@ -2,6 +2,8 @@
 // Who runs a line.
 #pragma once
 
+#include <cstdint>
+
 namespace hpcattn::ptx {
 
 /// threadIdx.x, read where it stands: what is computed from it is not kept in registers (or
@@ -17,6 +19,14 @@ inline int cta_index_here() {
   int index;
   asm volatile("mov.u32 %0, %%ctaid.x;\n" : "=r"(index));
   return index;
+}
+
+/// `word`, of which nothing is known before: what is computed from it is not kept in registers
+/// either, but `word` is.
+inline std::uint32_t word_here(std::uint32_t word) {
+  std::uint32_t same;
+  asm volatile("mov.b32 %0, %1;\n" : "=r"(same) : "r"(word));
+  return same;
 }
 
 }  // namespace hpcattn::ptx

@@ -178,6 +178,20 @@ inline LaneCodesOf<kDType> encode(const double (&x)[kLaneElements]) {
   return codes;
 }
 
+/// Rounds from float32.
+template <DType kDType>
+inline LaneCodesOf<kDType> encode(const float (&x)[kLaneElements]) {
+  static_assert(kDType != DType::kFloat32);
+  LaneCodesOf<kDType> codes{};
+  constexpr int kPerWord = LaneCodesOf<kDType>::kPerWord;
+  HPCATTN_UNROLL
+  for (int i = 0; i < kLaneElements; i += 2) {
+    const std::uint32_t pair = encode_pair<kDType>(x[i], x[i + 1]);
+    codes.words[i / kPerWord] |= pair << (i % kPerWord * 8 * size_bytes(kDType));
+  }
+  return codes;
+}
+
 // --- both, the dtype known at run time
 
 /// Loads `count` numbers; the others become 0.

@@ -11,6 +11,7 @@
 #include "src/cuda/plan.h"
 #include "src/cuda/prepare.h"
 #include "src/cuda/rope.h"
+#include "src/cuda/rope_pairs.h"
 #include "src/cuda/step.h"
 #include "src/cuda/store.h"
 #include "src/ops/support.h"
@@ -65,6 +66,10 @@ void add_kernels(const ModelDescription& model, const AttentionDevice& device, V
   variants.add(variant_of(plan_spec()));
   variants.add(variant_of(store_spec(model.dtype, model.group.kv_dtype)));
   variants.add(variant_of(rope_spec(model.dtype, model.norm_policy, model.norm_scope)));
+  for (const RopePairsSpec& spec :
+       rope_pairs_specs(model.dtype, model.norm_policy, model.norm_scope)) {
+    variants.add(variant_of(spec));
+  }
   variants.add(variant_of(merge_spec(model.dtype, model.dtype)));
   variants.add(variant_of(merge_spec(model.dtype, DType::kFloat32)));
   variants.add(variant_of(StepSpec{}));

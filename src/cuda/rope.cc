@@ -8,6 +8,7 @@
 #include "src/common/counter.h"
 #include "src/cuda/device.h"
 #include "src/cuda/kernel_table.h"
+#include "src/cuda/rope_pairs.h"
 #include "src/cuda/views.h"
 
 namespace hpcattn::cuda {
@@ -123,22 +124,31 @@ RopeParams rope_params(const RopeNormStoreKvArgs& args, int num_sms, Fault* faul
 
 void rope_norm_store_kv(const RopeNormStoreKvArgs& args, const Execution& execution) {
   static Counter launches("cuda/fused/rope");
+  static Counter pairs_launches("cuda/fused/rope_pairs");
   static KernelTable<RopeSpec> table;
+  static KernelTable<RopePairsSpec> pairs_table;
   const int device = args.q.device().index;
   check_faults(device);
   if (args.q.size(0) == 0) return;
-  const RopeParams params =
-      rope_params(args, device_info(device).num_sms, static_cast<Fault*>(fault_mailbox(device)));
+  const int num_sms = device_info(device).num_sms;
+  auto* faults = static_cast<Fault*>(fault_mailbox(device));
+  const auto variant = [](const auto& wanted) { return variant_of(wanted); };
+  const DeviceGuard guard(device);
+  if (const auto pairs = rope_pairs_spec(args)) {
+    const RopePairsParams params = rope_pairs_params(args, num_sms, faults);
+    launch(pairs_table.get(device, *pairs, variant), {rope_pairs_ctas(params), 1, 1}, execution,
+           params, /*programmatic=*/true);
+    return pairs_launches.add();
+  }
+  const RopeParams params = rope_params(args, num_sms, faults);
   const RopeSpec spec = rope_spec(args.q.dtype(), args.norm_policy, args.norm_scope);
   std::int64_t ctas = params.num_tokens;  // a token's heads are normed together by one cta
   if (spec.norm != RopeNorm::kToken) {
     const int teams_of_cta = kRopeThreads / rope_lanes(params.head_dim);
     ctas = (params.num_tokens * params.teams_per_token() + teams_of_cta - 1) / teams_of_cta;
   }
-  const DeviceGuard guard(device);
-  const Kernel& kernel =
-      table.get(device, spec, [](const RopeSpec& wanted) { return variant_of(wanted); });
-  launch(kernel, {static_cast<unsigned>(ctas), 1, 1}, execution, params);
+  launch(table.get(device, spec, variant), {static_cast<unsigned>(ctas), 1, 1}, execution, params,
+         /*programmatic=*/true);
   launches.add();
 }
 

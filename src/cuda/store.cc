@@ -40,7 +40,7 @@ std::vector<KernelVariant> all_store_variants() {
 }
 
 StoreParams store_params(const StoreKvArgs& args, Fault* faults) {
-  return {
+  StoreParams p{
       .inputs = {rows_view(args.k), rows_view(args.v)},
       .caches = {cache_view(args.k_cache), cache_view(args.v_cache)},
       .scales = {scale_view(args.k_scale), scale_view(args.v_scale)},
@@ -52,6 +52,9 @@ StoreParams store_params(const StoreKvArgs& args, Fault* faults) {
       .pieces = static_cast<std::int32_t>(args.k.size(2) / kLaneElements),
       .faults = faults,
   };
+  p.per_row = FastDivide(static_cast<std::uint32_t>(p.pieces));
+  p.per_token = FastDivide(static_cast<std::uint32_t>(2 * p.num_heads * p.pieces));
+  return p;
 }
 
 void store_kv(const StoreKvArgs& args, const Execution& execution) {
@@ -66,7 +69,7 @@ void store_kv(const StoreKvArgs& args, const Execution& execution) {
   const Kernel& kernel = table.get(device, store_spec(args.k.dtype(), args.k_cache.dtype()),
                                    [](const StoreSpec& spec) { return variant_of(spec); });
   const auto ctas = static_cast<unsigned>((pieces + kStoreThreads - 1) / kStoreThreads);
-  launch(kernel, {ctas, 1, 1}, execution, params);
+  launch(kernel, {ctas, 1, 1}, execution, params, /*programmatic=*/true);
   launches.add();
 }
 

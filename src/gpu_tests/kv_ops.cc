@@ -33,11 +33,13 @@ std::string run_store(GpuLane& lane, const StoreCase& c, std::uint64_t seed) {
 }
 
 std::string run_rope(GpuLane& lane, const RopeCase& c) {
-  return testkit::RopeBatch(c).run_and_check_by([&](const RopeNormStoreKvArgs& args) {
-    return testkit::call_on_gpu(lane, args, [](const RopeNormStoreKvArgs& a, const Execution& e) {
-      rope_norm_store_kv(a, e);
-    });
-  });
+  return testkit::RopeBatch(c).run_and_check_by(
+      [&](const RopeNormStoreKvArgs& args) {
+        return testkit::call_on_gpu(
+            lane, args,
+            [](const RopeNormStoreKvArgs& a, const Execution& e) { rope_norm_store_kv(a, e); });
+      },
+      testkit::kGpuScaleError);
 }
 
 std::string run_merge(GpuLane& lane, const MergeCase& c) {
@@ -116,6 +118,7 @@ TEST(GpuRope, EveryDtypePolicyAndStyle) {
               c.q_output = q_output;
               c.head_dim = cases.size() % 2 == 0 ? 128 : 80;
               c.rotary_dim = cases.size() % 3 == 0 ? 32 : c.head_dim;
+              c.aligned = cases.size() % 5 != 0;
               cases.push_back(c);
             }
           }
@@ -147,8 +150,30 @@ TEST(GpuRope, ManyRowsOfDecode) {
       c.past_lens.assign(static_cast<std::size_t>(requests), 20);
       c.head_dim = c.rotary_dim = 128;
       c.policy = policy;
+      c.aligned = true;
       c.page_size = 64;
       cases.push_back(c);
+    }
+  }
+  testkit::expect_all_right(cases, run_rope);
+}
+
+/// Rows whose squares are no float32, and that a norm brings back to ordinary numbers.
+TEST(GpuRope, RowsOfAnyMagnitude) {
+  std::vector<RopeCase> cases;
+  for (double deviation : {1e-36, 1e-30, 1e-15, 1e15, 1e30}) {
+    for (auto policy : {QkNormPolicy::kRopeThenNorm, QkNormPolicy::kNormThenRope}) {
+      for (double eps : {0.0, 1e-20, 1e-6}) {
+        RopeCase c;
+        c.name = "magnitude";
+        c.seed = cases.size() + 1;
+        c.deviation = deviation;
+        c.policy = policy;
+        c.eps = eps;
+        c.aligned = true;
+        c.q_output = cases.size() % 2 == 0 ? testkit::QOutput::kOwn : testkit::QOutput::kFp8Dynamic;
+        cases.push_back(c);
+      }
     }
   }
   testkit::expect_all_right(cases, run_rope);

@@ -66,12 +66,15 @@ MergeArgs on_gpu(MergeArgs args) {
 
 const Execution kChecked{.check_values = true};
 
-/// The lines of the log that tell of launches: "launch 3x1x1 128 0 0 ..." up to the parameters.
+/// The lines of the log that tell of launches, plain or dependent ones: "launch 3x1x1" of
+/// "launch_ex 3x1x1 attribute ...".
 std::string launches() {
   std::string found;
   std::istringstream log(fake().take_log());
   for (std::string line; std::getline(log, line);) {
-    if (line.rfind("launch ", 0) == 0) found += line.substr(0, line.find(' ', 7)) + "\n";
+    if (line.rfind("launch", 0) != 0) continue;
+    const std::size_t grid = line.find(' ');
+    found += "launch" + line.substr(grid, line.find(' ', grid + 1) - grid) + "\n";
   }
   return found;
 }
@@ -115,14 +118,20 @@ TEST(KvOnGpu, StoreChecksScalesWhenAsked) {
   });
 }
 
-TEST(KvOnGpu, RopeLaunchesTeamsOrACtaToAToken) {
+TEST(KvOnGpu, RopeLaunchesWarpsTeamsOrACtaToAToken) {
   in_new_process([] {
     const TemporaryFolder folder;
     use_fakes(folder);
-    testkit::RopeCase c;  // 26 tokens of 4 + 2 * 2 rows of 64: 16 teams of 8 lanes to a cta
+    testkit::RopeCase c;  // 26 tokens of 4 + 2 * 2 rows of 64
+    c.aligned = true;
     const testkit::RopeBatch plain(c);
     rope_norm_store_kv(on_gpu(plain.args()));
-    EXPECT_EQ(launches(), "launch 13x1x1\n");
+    EXPECT_EQ(launches(), "launch 20x1x1\n");  // 3 steps of a token, 4 warps to a cta
+    EXPECT_EQ(counters()["cuda/fused/rope_pairs"], 1);
+    c.rotary_dim = 56;
+    const testkit::RopeBatch odd(c);
+    rope_norm_store_kv(on_gpu(odd.args()));
+    EXPECT_EQ(launches(), "launch 13x1x1\n");  // 16 teams of 8 lanes to a cta
     c.policy = QkNormPolicy::kNormThenRope;
     c.scope = NormScope::kToken;
     const testkit::RopeBatch normed(c);

@@ -30,6 +30,7 @@
 #include "src/cuda/merge.h"
 #include "src/cuda/plan.h"
 #include "src/cuda/rope.h"
+#include "src/cuda/rope_pairs.h"
 #include "src/cuda/sources.h"
 #include "src/cuda/step.h"
 #include "src/cuda/store.h"
@@ -67,6 +68,7 @@ std::vector<Entry> all_entries(const std::string& arch) {
   add("plan", all_plan_variants());
   add("store", all_store_variants());
   add("rope", all_rope_variants());
+  add("rope_pairs", all_rope_pairs_variants());
   add("merge", all_merge_variants());
   add("step", all_step_variants());
   return entries;

@@ -51,7 +51,8 @@ std::string to_string(const RopeCase& c) {
        << (c.mrope ? ", mrope" : "") << (c.lengths ? "" : ", no lengths") << ", holes "
        << c.hole_share << (c.scale_per_head ? ", scale per head" : "") << ", out_q "
        << kQOutputs.at(std::size_t(c.q_output)) << ", out_kv "
-       << kKvOutputs.at(std::size_t(c.kv_output)) << ", upper_max " << c.upper_max << ')';
+       << kKvOutputs.at(std::size_t(c.kv_output)) << ", upper_max " << c.upper_max
+       << (c.aligned ? ", aligned)" : ")");
   return text.str();
 }
 
@@ -96,6 +97,7 @@ RopeCase random_rope_case(std::uint64_t seed) {
   c.kv_output = static_cast<KvOutput>(rng.integer(0, 2));
   c.upper_max = rng.chance(0.7) ? 448.0 : rng.real(1.0, 448.0);
   c.deviation = rng.chance(0.7) ? 1.0 : rng.pick(std::vector<double>{1e-3, 30.0});
+  c.aligned = rng.chance(0.5);
   return c;
 }
 
@@ -122,7 +124,7 @@ void RopeBatch::make_inputs(Rng& rng) {
     args_.k = qkv_.tensor().slice(1, c.num_q_heads, c.num_kv_heads);
     args_.v = qkv_.tensor().slice(1, c.num_q_heads + c.num_kv_heads, c.num_kv_heads);
   } else {
-    const std::int64_t gap = rng.chance(0.5) ? 0 : 3;
+    const std::int64_t gap = rng.chance(0.5) ? 0 : c.aligned ? 16 : 3;
     q_ = GuardedTensor(c.dtype, {num_tokens_, c.num_q_heads, c.head_dim}, any_side(rng), gap);
     k_ = GuardedTensor(c.dtype, {num_tokens_, c.num_kv_heads, c.head_dim}, any_side(rng), gap);
     v_ = GuardedTensor(c.dtype, {num_tokens_, c.num_kv_heads, c.head_dim}, any_side(rng));
@@ -246,13 +248,14 @@ void RopeBatch::make_page_table(Rng& rng) {
 
 void RopeBatch::make_outputs(Rng& rng) {
   const RopeCase& c = case_;
+  const std::int64_t gap_unit = c.aligned ? 16 : 1;
   const bool q_fp8 = c.q_output == QOutput::kFp8Dynamic || c.q_output == QOutput::kFp8Static;
   const std::vector<std::int64_t> q_sizes = {num_tokens_, c.num_q_heads, c.head_dim};
   if (c.q_output == QOutput::kInPlace) {
     args_.out_q = args_.q;
   } else {
     out_q_ = GuardedTensor(q_fp8 ? DType::kFloat8E4M3 : c.dtype, q_sizes, any_side(rng),
-                           rng.integer(0, 5));
+                           gap_unit * rng.integer(0, 5));
     args_.out_q = out_q_;
   }
   if (c.q_output == QOutput::kFp8Static) {
@@ -268,7 +271,7 @@ void RopeBatch::make_outputs(Rng& rng) {
   const DType kv_dtype = c.kv_output == KvOutput::kStored ? c.cache_dtype : c.dtype;
   if (c.kv_output != KvOutput::kNone) {
     const std::vector<std::int64_t> kv_sizes = {num_tokens_, c.num_kv_heads, c.head_dim};
-    out_k_ = GuardedTensor(kv_dtype, kv_sizes, any_side(rng), rng.integer(0, 5));
+    out_k_ = GuardedTensor(kv_dtype, kv_sizes, any_side(rng), gap_unit * rng.integer(0, 5));
     out_v_ = GuardedTensor(kv_dtype, kv_sizes, any_side(rng));
     args_.out_k = out_k_;
     args_.out_v = out_v_;

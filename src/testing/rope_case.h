@@ -58,7 +58,11 @@ struct RopeCase {
   KvOutput kv_output = KvOutput::kNone;
   double upper_max = 448.0;
   double deviation = 1.0;  // of q, k and v
+  bool aligned = false;    // rows at multiples of 16 elements
 };
+
+/// Relative, of a scale of q that a GPU computes: 16 * 2^-24.
+inline constexpr double kGpuScaleError = 0x1p-20;
 
 std::string to_string(const RopeCase& c);
 
@@ -76,8 +80,10 @@ class RopeBatch {
   /// Runs the operator. "" when every output is right and nothing else was written.
   std::string run_and_check(const Execution& execution = {});
 
-  /// The same, by whatever carries the call out; its report comes first.
-  std::string run_and_check_by(const std::function<std::string(const RopeNormStoreKvArgs&)>& call);
+  /// The same, by whatever carries the call out; its report comes first. `scale_error`: of computed
+  /// scales of q, relative; 0: they are rounded once, as all else is.
+  std::string run_and_check_by(const std::function<std::string(const RopeNormStoreKvArgs&)>& call,
+                               double scale_error = 0.0);
 
   /// All memory that a call may write, and its inputs.
   std::vector<std::vector<std::uint8_t>> bytes() const;
@@ -92,7 +98,7 @@ class RopeBatch {
   void make_norm(Rng& rng);
   GuardedTensor indices(const std::vector<std::int64_t>& values) const;
 
-  std::string check_q(const reference::RopeResult& want) const;
+  std::string check_q(const reference::RopeResult& want, double scale_error) const;
   std::string check_kv_output(const Tensor& got, const std::string& label, std::vector<double> want,
                               const Tensor& scale) const;
   std::vector<double> in_units_of(DType dtype, std::vector<double> values,

@@ -17,7 +17,7 @@ ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100")
 MOST_SECONDS = 10.0
 # By default one of so many variants of attention and of rope is compiled. Attention's numbers share
 # no factor with those of features, dtypes and head dims, so that each of these is met.
-EVERY = {"attention": 43, "rope": 2}
+EVERY = {"attention": 43, "rope": 2, "rope_pairs": 5}
 EVERY_OF_SM_90A = {"attention": 9, "decode": 19}
 LONG = "HPCATTN_LONG_TESTS" in os.environ
 
@@ -32,7 +32,7 @@ def cubins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder: Path = tmp_path_factory.mktemp(request.param)
     every = EVERY_OF_SM_90A if request.param == "sm_90a" else EVERY
     found = []
-    for family in ("attention", "decode", "plan", "step", "store", "rope", "merge"):
+    for family in ("attention", "decode", "plan", "step", "store", "rope", "rope_pairs", "merge"):
         step = 1 if LONG else every.get(family, 1)
         options = ["--family", family, "--every", str(step)]
         found += compile_variants(tool, nvrtc, request.param, folder, options)
@@ -92,5 +92,31 @@ def test_attention_multiplies_on_tensor_cores_and_loads_ahead(cubins: list[Cubin
         if cubin.family == "decode":
             ahead = ["UTMALDG"]
         return ", ".join(f"no {opcode}" for opcode in ["HMMA", *ahead] if not cubin.has(opcode))
+
+    assert failures(cubins, wrong) == []
+
+
+@pytest.mark.skipif(find_cuobjdump() is None, reason="no cuobjdump: install triton (torch's)")
+def test_rows_are_counted_in_float32(cubins: list[Cubin]) -> None:
+    """Float64 is slow on most GPUs, and so are conversions to it on all."""
+
+    def wrong(cubin: Cubin) -> str:
+        if cubin.family not in ("store", "rope_pairs"):
+            return ""
+        double = [i for i in cubin.instructions if i.startswith("F2F") and "F64" in i]
+        double += [i for i in ("DADD", "DMUL", "DFMA", "DSETP", "DMNMX") if cubin.has(i)]
+        return ", ".join(double)
+
+    assert failures(cubins, wrong) == []
+
+
+@pytest.mark.skipif(find_cuobjdump() is None, reason="no cuobjdump: install triton (torch's)")
+def test_rows_of_pairs_move_16_bytes_a_lane(cubins: list[Cubin]) -> None:
+    def wrong(cubin: Cubin) -> str:
+        if cubin.family != "rope_pairs":
+            return ""
+        wide = [i for i in cubin.instructions if i.endswith(".128")]
+        ways = ("LDGSTS", "LDS", "LDG", "STG")
+        return ", ".join(f"no {w}.128" for w in ways if not any(i.startswith(w) for i in wide))
 
     assert failures(cubins, wrong) == []

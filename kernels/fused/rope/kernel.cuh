@@ -3,12 +3,15 @@
 #pragma once
 
 #include "kernels/fused/rope/rows.h"
+#include "kernels/ptx/dependent.h"
 #include "kernels/tile/lane_team.h"
 
 namespace hpcattn {
 
 template <RopeSpec kSpec>
 __device__ void rope(const RopeParams& p) {
+  ptx::wait_for_kernel_before();
+  ptx::let_next_kernel_begin();
   LaneTeam<RopeLane, kRopeThreads> team(rope_lanes(p.head_dim));
   if constexpr (kSpec.norm == RopeNorm::kToken) {
     // A cta to a token: its teams share the sum over heads.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/fused/views.h"
+#include "kernels/tile/fast_divide.h"
 
 namespace hpcattn {
 
@@ -18,6 +19,8 @@ struct StoreParams {
   std::int64_t page_size = 0;
   std::int32_t num_heads = 0;
   std::int32_t pieces = 0;  // of 8 elements, in a row of head_dim
+  FastDivide per_row;       // by pieces
+  FastDivide per_token;     // by 2 * num_heads * pieces
   Fault* faults = nullptr;
 };
 

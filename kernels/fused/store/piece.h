@@ -2,11 +2,13 @@
 // One thread's part of store_kv: eight neighbouring numbers of one head of K or V.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/fused/store/config.h"
 #include "kernels/fused/store/params.h"
 #include "kernels/tile/convert.h"
+#include "kernels/tile/two_float.h"
 
 namespace hpcattn {
 
@@ -14,20 +16,50 @@ constexpr std::int64_t num_store_pieces(const StoreParams& p) {
   return p.num_tokens * 2 * p.num_heads * p.pieces;
 }
 
+/// x / scale, rounded once. A product with the reciprocal is within 4 * 2^-24 of the quotient:
+/// where both ends of that interval round alike they are right, else the quotient with its rest
+/// decides.
+template <DType kTo>
+inline LaneCodesOf<kTo> divided_codes(const float (&x)[kLaneElements], float scale) {
+  const float inverse = 1.0F / scale;
+  float low[kLaneElements];
+  float high[kLaneElements];
+  HPCATTN_UNROLL
+  for (int i = 0; i < kLaneElements; ++i) {
+    const float near = x[i] * inverse;
+    const float error = fabsf(near) * 0x1p-22F;
+    low[i] = near - error;
+    high[i] = near + error;
+  }
+  const LaneCodesOf<kTo> codes = encode<kTo>(high);
+  const LaneCodesOf<kTo> others = encode<kTo>(low);
+  bool sure = scale >= 0x1p-100F && scale <= 0x1p100F;
+  HPCATTN_UNROLL
+  for (int i = 0; i < LaneCodesOf<kTo>::kWords; ++i) sure &= codes.words[i] == others.words[i];
+  if (sure) return codes;
+  float exact[kLaneElements];
+  HPCATTN_UNROLL
+  for (int i = 0; i < kLaneElements; ++i) {
+    const TwoFloat quotient = TwoFloat{x[i], 0.0F} / scale;
+    // Infinities have no rest; NaN stays.
+    const bool finite = fabsf(quotient.hi) <= 0x1.fffffep127F;
+    exact[i] = finite ? round_to_odd(quotient) : x[i] / scale;
+  }
+  return encode<kTo>(exact);
+}
+
 /// Pieces are numbered by token, then K before V, head, and place in the row.
 template <StoreSpec kSpec>
 inline void store_piece(const StoreParams& p, std::int64_t index) {
-  const std::int32_t of_token = 2 * p.num_heads * p.pieces;
-  const std::int64_t token = quotient(index, of_token);
+  const auto of_token = static_cast<std::int32_t>(p.per_token.divisor);
+  const std::int64_t token = index >> 31 == 0 ? p.per_token.divide(static_cast<std::int32_t>(index))
+                                              : quotient(index, of_token);
   const auto within = static_cast<std::int32_t>(index - token * of_token);
-  const std::int32_t row = within / p.pieces;
+  const std::int32_t row = p.per_row.divide(within);
   const std::int32_t piece = within - row * p.pieces;
   const std::int32_t side = row >= p.num_heads ? 1 : 0;
   const std::int32_t head = row - side * p.num_heads;
 
-  const CachePlace place =
-      place_of_slot(token, p.slots.at(token), p.num_pages, p.page_size, p.faults);
-  if (place.page < 0) return;
   const RowsView& input = p.inputs[side];
   const CacheView& cache = p.caches[side];
   constexpr auto kFromBytes = static_cast<int>(size_bytes(kSpec.dtype));
@@ -35,18 +67,18 @@ inline void store_piece(const StoreParams& p, std::int64_t index) {
   const std::int32_t first = piece * kLaneElements;
   const auto codes = load_codes<kFromBytes>(input.row(token, head) + first * kFromBytes,
                                             kLaneElements, input.vectors);
+  // The piece is on its way while the slot is looked up.
+  const CachePlace place =
+      place_of_slot(token, p.slots.at(token), p.num_pages, p.page_size, p.faults);
+  if (place.page < 0) return;
   char* to = cache.row(place.page, place.place, head) + first * kToBytes;
   if constexpr (kSpec.dtype == kSpec.cache_dtype) {
     store_codes(codes, to, kLaneElements, cache.vectors);
   } else {
     float x[kLaneElements];
     decode<kSpec.dtype>(codes, x);
-    const double scale = p.scales[side].at(head);
-    const double inverse = 1.0 / scale;
-    double y[kLaneElements];
-    HPCATTN_UNROLL
-    for (int i = 0; i < kLaneElements; ++i) y[i] = divided(x[i], scale, inverse);
-    store_codes(encode<kSpec.cache_dtype>(y), to, kLaneElements, cache.vectors);
+    const auto quotients = divided_codes<kSpec.cache_dtype>(x, p.scales[side].at(head));
+    store_codes(quotients, to, kLaneElements, cache.vectors);
   }
 }
 

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a launch of the kernel for 16-bit rows in aligned pieces passes.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/fused/rope/params.h"
+#include "kernels/tile/fast_divide.h"
+#include "kernels/tile/two_float.h"
+
+namespace hpcattn {
+
+/// Rows whose squares leave float32's range are scaled by a power of two, and epsilon by its
+/// square.
+enum PairsRange : int { kInRange = 0, kTinyRows = 1, kHugeRows = 2 };
+inline constexpr float kTinyRowScale = 0x1p96F;
+inline constexpr float kHugeRowScale = 0x1p-64F;
+
+/// q, k or v: as RowsView, with strides of 32 bits.
+struct PairsInput {
+  const char* data = nullptr;
+  std::int32_t token_stride = 0;
+  std::int32_t head_stride = 0;
+  std::int32_t step_stride = 0;  // of the heads of a step
+};
+
+struct RopePairsParams {
+  RopeParams rope;
+  PairsInput inputs[3];                 // by RopeRow
+  std::int32_t output_strides[3] = {};  // bytes between heads
+  std::int32_t cache_strides[2] = {};   // of k, v: likewise
+  std::int32_t num_lanes = 0;           // to a row: pairs_lanes(head_dim)
+  std::int32_t lanes_log2 = 0;          // of them
+  // A step: a row for each team of a warp, all of one kind of a token; steps of a token are
+  // numbered q's, k's, v's. A warp has a unit of some neighbouring steps; units are numbered by
+  // token.
+  std::int32_t q_steps = 0;
+  std::int32_t kv_steps = 0;  // k's, or v's
+  std::int32_t unit_steps = 1;
+  FastDivide units_per_token;
+  std::int32_t num_units = 0;
+  TwoFloat eps[3];  // by PairsRange; infinite where too large for it
+  float upper_max = 448.0F;
+  float inverse_upper_max = 1.0F / 448.0F;
+  float inverse_head_dim = 0.0F;
+
+  constexpr std::int32_t num_teams() const { return 32 >> lanes_log2; }  // of a warp
+  constexpr std::int32_t num_steps() const { return q_steps + 2 * kv_steps; }
+};
+
+}  // namespace hpcattn

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/cuda/rope_pairs.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "src/common/check.h"
+#include "src/cuda/rope.h"
+#include "src/cuda/views.h"
+
+namespace hpcattn::cuda {
+namespace {
+
+/// Ctas of a multiprocessor for which the compiler leaves registers: it would spill for more.
+constexpr int ctas_per_sm(PairsNorm norm) { return norm == PairsNorm::kNone ? 4 : 3; }
+
+const char* name_of(PairsNorm norm) {
+  switch (norm) {
+    case PairsNorm::kNone: return "kNone";
+    case PairsNorm::kBeforeRope: return "kBeforeRope";
+    case PairsNorm::kAfterRope: return "kAfterRope";
+  }
+  return "";
+}
+
+PairsNorm norm_of(QkNormPolicy policy) {
+  switch (policy) {
+    case QkNormPolicy::kNone: return PairsNorm::kNone;
+    case QkNormPolicy::kRopeThenNorm: return PairsNorm::kAfterRope;
+    case QkNormPolicy::kNormThenRope: return PairsNorm::kBeforeRope;
+  }
+  return PairsNorm::kNone;
+}
+
+/// Epsilon times a power of two, as the kernel adds it.
+TwoFloat scaled_eps(double eps, double factor) {
+  const double scaled = eps * factor;
+  const auto hi = static_cast<float>(scaled);
+  if (!std::isfinite(hi)) return {hi, 0.0F};
+  return {hi, static_cast<float>(scaled - static_cast<double>(hi))};
+}
+
+/// A lane's 8 pairs are whole, are neighbours in the table, and follow one position.
+bool pairs_in_pieces(const RopeNormStoreKvArgs& args) {
+  constexpr std::int64_t kElements = 2 * kLanePairs;
+  const std::int64_t rotary_dim = args.cos_sin.size(1);
+  return rotary_dim % kElements == 0 && (args.q.size(2) - rotary_dim) % kElements == 0 &&
+         std::ranges::all_of(args.mrope_section,
+                             [](std::int64_t section) { return section % kLanePairs == 0; });
+}
+
+std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Steps of a unit. A step of few tokens is over soonest when all its warps run at once, each with
+/// as little as that takes; of many, when a token's cosines and weights are read once, by few
+/// rounds of warps that end together.
+std::int64_t steps_of_unit(std::int64_t num_tokens, std::int64_t steps_of_token,
+                           std::int64_t warps_at_once) {
+  if (num_tokens <= warps_at_once) {
+    return divided_up(steps_of_token, warps_at_once / num_tokens);
+  }
+  constexpr std::int64_t kRounds = 8;
+  return divided_up(steps_of_token, divided_up(kRounds * warps_at_once, num_tokens));
+}
+
+}  // namespace
+
+KernelVariant variant_of(const RopePairsSpec& spec) {
+  const std::string interleaved = spec.interleaved ? "true" : "false";
+  return {
+      .name = message("rope_norm_store_kv_pairs<{.dtype = ", name(spec.dtype),
+                      ", .norm = ", name_of(spec.norm), ", .interleaved = ", interleaved, "}>"),
+      .source = message("#include \"kernels/fused/rope_pairs/kernel.cuh\"\n"
+                        "extern \"C\" __global__ void __launch_bounds__(",
+                        kPairsThreads, ", ", ctas_per_sm(spec.norm),
+                        ") hpcattn_kernel(const __grid_constant__ hpcattn::RopePairsParams p) {\n"
+                        "  hpcattn::rope_pairs<hpcattn::RopePairsSpec{.dtype = ",
+                        source_name(spec.dtype), ", .norm = hpcattn::PairsNorm::",
+                        name_of(spec.norm), ", .interleaved = ", interleaved, "}>(p);\n}\n"),
+      .threads = kPairsThreads,
+      .shared_bytes = kPairsShared,
+  };
+}
+
+std::vector<RopePairsSpec> rope_pairs_specs(DType dtype, QkNormPolicy policy, NormScope scope) {
+  if (size_bytes(dtype) != 2) return {};
+  if (policy != QkNormPolicy::kNone && scope != NormScope::kHead) return {};
+  const PairsNorm norm = norm_of(policy);
+  return {{.dtype = dtype, .norm = norm, .interleaved = false},
+          {.dtype = dtype, .norm = norm, .interleaved = true}};
+}
+
+std::optional<RopePairsSpec> rope_pairs_spec(const RopeNormStoreKvArgs& args) {
+  const std::vector<RopePairsSpec> specs =
+      rope_pairs_specs(args.q.dtype(), args.norm_policy, args.norm_scope);
+  if (specs.empty() || !pairs_in_pieces(args)) return std::nullopt;
+  for (const Tensor* tensor : {&args.q, &args.k, &args.v, &args.k_cache, &args.v_cache, &args.out_q,
+                               &args.out_k, &args.out_v}) {
+    if (tensor->defined() && !has_aligned_pieces(*tensor)) return std::nullopt;
+  }
+  for (const Tensor* weight : {&args.q_norm_weight, &args.k_norm_weight}) {
+    if (!weight->defined()) continue;
+    if (is_fp8(weight->dtype()) || !has_aligned_pieces(*weight)) return std::nullopt;
+  }
+  if (args.cos_sin.size(1) > 0 && !has_aligned_pieces(args.cos_sin)) return std::nullopt;
+  const std::int64_t rows = args.q.size(0) * (args.q.size(1) + 2 * args.k.size(1));
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto has_far_heads = [&](const Tensor& tensor, int dim) {
+    return tensor.defined() && std::abs(tensor.stride(dim)) > kMost / 64;
+  };
+  for (const Tensor* input : {&args.q, &args.k, &args.v}) {
+    if (has_far_heads(*input, 0) || has_far_heads(*input, 1)) return std::nullopt;
+  }
+  for (const Tensor* output : {&args.out_q, &args.out_k, &args.out_v}) {
+    if (has_far_heads(*output, 1)) return std::nullopt;
+  }
+  if (has_far_heads(args.k_cache, 2) || has_far_heads(args.v_cache, 2)) return std::nullopt;
+  if (args.k_cache.defined() && args.k_cache.size(0) > kMost) return std::nullopt;
+  if (rows > kMost / 2 || args.cos_sin.size(0) > kMost) return std::nullopt;
+  return specs[args.style == RopeStyle::kInterleaved ? 1 : 0];
+}
+
+std::vector<KernelVariant> all_rope_pairs_variants() {
+  std::vector<KernelVariant> variants;
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (auto policy :
+         {QkNormPolicy::kNone, QkNormPolicy::kRopeThenNorm, QkNormPolicy::kNormThenRope}) {
+      for (const RopePairsSpec& spec : rope_pairs_specs(dtype, policy, NormScope::kHead)) {
+        variants.push_back(variant_of(spec));
+      }
+    }
+  }
+  return variants;
+}
+
+RopePairsParams rope_pairs_params(const RopeNormStoreKvArgs& args, int num_sms, Fault* faults) {
+  RopePairsParams p{.rope = rope_params(args, num_sms, faults)};
+  p.num_lanes = pairs_lanes(args.q.size(2));
+  p.lanes_log2 = std::countr_zero(static_cast<unsigned>(p.num_lanes));
+  for (int kind : {kQueryRow, kKeyRow, kValueRow}) {
+    const RowsView& rows = p.rope.inputs[kind];
+    p.inputs[kind] = {.data = rows.data,
+                      .token_stride = static_cast<std::int32_t>(rows.token_stride),
+                      .head_stride = static_cast<std::int32_t>(rows.head_stride),
+                      .step_stride = static_cast<std::int32_t>(rows.head_stride) * p.num_teams()};
+    p.output_strides[kind] = static_cast<std::int32_t>(p.rope.outputs[kind].head_stride);
+  }
+  for (int side : {0, 1}) {
+    p.cache_strides[side] = static_cast<std::int32_t>(p.rope.caches[side].head_stride);
+  }
+  const std::int64_t tokens = args.q.size(0);
+  p.q_steps = static_cast<std::int32_t>(divided_up(args.q.size(1), p.num_teams()));
+  p.kv_steps = static_cast<std::int32_t>(divided_up(args.k.size(1), p.num_teams()));
+  const std::int64_t warps =
+      std::int64_t{num_sms} * ctas_per_sm(norm_of(args.norm_policy)) * kPairsWarps;
+  const std::int64_t unit_steps = steps_of_unit(tokens, p.num_steps(), warps);
+  const std::int64_t units = divided_up(p.num_steps(), unit_steps);
+  p.unit_steps = static_cast<std::int32_t>(unit_steps);
+  p.units_per_token = FastDivide(static_cast<std::uint32_t>(units));
+  p.num_units = static_cast<std::int32_t>(tokens * units);
+  const double eps = args.norm_policy == QkNormPolicy::kNone ? 0.0 : args.norm_eps;
+  const auto square = [](float scale) { return double{scale} * double{scale}; };
+  p.eps[kInRange] = scaled_eps(eps, 1.0);
+  p.eps[kTinyRows] = scaled_eps(eps, square(kTinyRowScale));
+  p.eps[kHugeRows] = scaled_eps(eps, square(kHugeRowScale));
+  p.upper_max = static_cast<float>(args.upper_max);
+  p.inverse_head_dim = 1.0F / static_cast<float>(args.q.size(2));
+  p.inverse_upper_max = static_cast<float>(1.0 / args.upper_max);
+  return p;
+}
+
+unsigned rope_pairs_ctas(const RopePairsParams& params) {
+  return static_cast<unsigned>((params.num_units + kPairsWarps - 1) / kPairsWarps);
+}
+
+}  // namespace hpcattn::cuda

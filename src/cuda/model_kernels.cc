@@ -66,9 +66,9 @@ void add_kernels(const ModelDescription& model, const AttentionDevice& device, V
   variants.add(variant_of(plan_spec()));
   variants.add(variant_of(store_spec(model.dtype, model.group.kv_dtype)));
   variants.add(variant_of(rope_spec(model.dtype, model.norm_policy, model.norm_scope)));
-  for (const RopePairsSpec& spec :
+  for (const RopePairsSpec& pairs :
        rope_pairs_specs(model.dtype, model.norm_policy, model.norm_scope)) {
-    variants.add(variant_of(spec));
+    variants.add(variant_of(pairs));
   }
   variants.add(variant_of(merge_spec(model.dtype, model.dtype)));
   variants.add(variant_of(merge_spec(model.dtype, DType::kFloat32)));

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include "kernels/sm90/decode/params.h"
+#include "kernels/sm90/prefill/params.h"
 #include "src/common/check.h"
 #include "src/common/counter.h"
 #include "src/cuda/attention_params.h"
@@ -16,13 +18,20 @@
 namespace hpcattn::cuda {
 namespace {
 
-/// Until Hopper's kernel is chosen by default, HPCATTN_KERNELS=sm90 asks for it.
-bool generic_only() {
-  static const bool only = [] {
+/// Until Hopper's kernels are chosen by default, HPCATTN_KERNELS asks for one: "sm90" for that of
+/// decode, "prefill".
+bool asked_for(std::string_view kernel) {
+  static const std::string asked = [] {
     const char* value = std::getenv("HPCATTN_KERNELS");
-    return value == nullptr || std::string_view(value) != "sm90";
+    return std::string(value == nullptr ? "" : value);
   }();
-  return only;
+  return asked == kernel;
+}
+
+/// The copy engine can bring pages of K and V.
+bool takes_tensor_maps(const AttentionProblem& problem, const DeviceInfo& device) {
+  return device.major == 9 && device.minor == 0 && !is_packed(problem) &&
+         tensor_map_takes(problem.k) && tensor_map_takes(problem.v) && has_tensor_maps();
 }
 
 /// Packed rows of a KV head that a request has on average. The host knows no lengths, and chooses
@@ -37,9 +46,14 @@ std::int64_t rows_of_request(const AttentionProblem& problem, const AttentionGro
 /// must not follow from its batch, as this choice does.
 bool takes_decode(const AttentionProblem& problem, std::int64_t rows, const DecodeSpec& spec,
                   std::int64_t fixed_split, const DeviceInfo& device) {
-  return device.major == 9 && device.minor == 0 && !generic_only() && fixed_split == 0 &&
-         !is_packed(problem) && rows <= spec.rows && decode_takes(spec) &&
-         tensor_map_takes(problem.k) && tensor_map_takes(problem.v) && has_tensor_maps();
+  return asked_for("sm90") && fixed_split == 0 && rows <= spec.rows && decode_takes(spec) &&
+         takes_tensor_maps(problem, device);
+}
+
+/// Whether Hopper's prefill kernel takes a call, of any number of rows.
+bool takes_prefill(const AttentionProblem& problem, const PrefillSpec& spec,
+                   const DeviceInfo& device) {
+  return asked_for("prefill") && prefill_takes(spec) && takes_tensor_maps(problem, device);
 }
 
 void launch_attention(const AttentionProblem& problem, const AttentionGroup& group,
@@ -47,8 +61,10 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
                       const Execution& execution) {
   static KernelTable<AttentionSpec> generic_kernels;
   static KernelTable<DecodeSpec> decode_kernels;
+  static KernelTable<PrefillSpec> prefill_kernels;
   static Counter generic_launches("cuda/generic/attention");
   static Counter decode_launches("cuda/sm90/decode");
+  static Counter prefill_launches("cuda/sm90/prefill");
   const int device = problem.q.device().index;
   const DeviceInfo& info = device_info(device);
   const AttentionFeatures features{
@@ -59,6 +75,7 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
   const DecodeSpec spec{.attention = attention_spec(group, features, shared_budget(info)),
                         .page_size = group.page_size,
                         .rows = rows <= 16 ? 16 : 32};
+  const PrefillSpec wide_spec = prefill_spec(group, features, info.shared_bytes_per_cta);
   const auto variant = [](const auto& s) { return variant_of(s); };
 
   const std::int64_t row_floats = std::int64_t{group.head_dim} + 1;
@@ -73,10 +90,19 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
     const int box_tokens = decode_layout(spec).box_tokens;
     launch(kernel, {ctas, 1, 1}, execution,
            DecodeParams{.attention = params,
-                        .k_map = page_map(problem.k, box_tokens),
-                        .v_map = page_map(problem.v, box_tokens)},
+                        .k_map = page_map(problem.k, box_tokens, BoxLines::kAll),
+                        .v_map = page_map(problem.v, box_tokens, BoxLines::kAll)},
            /*programmatic=*/true);
     decode_launches.add();
+  } else if (takes_prefill(problem, wide_spec, info)) {
+    const Kernel& kernel = prefill_kernels.get(device, wide_spec, variant);
+    const int box_tokens = prefill_layout(wide_spec).box_tokens;
+    launch(kernel, {ctas / plan::kCtasPerSm, 1, 1}, execution,
+           PrefillParams{.attention = params,
+                         .k_map = page_map(problem.k, box_tokens, BoxLines::kOne),
+                         .v_map = page_map(problem.v, box_tokens, BoxLines::kOne)},
+           /*programmatic=*/true);
+    prefill_launches.add();
   } else {
     const Kernel& kernel = generic_kernels.get(device, spec.attention, variant);
     launch(kernel, {ctas, 1, 1}, execution, params, /*programmatic=*/info.major >= 9);

@@ -9,6 +9,7 @@
 
 #include "hpcattn/plan.h"
 #include "kernels/sm90/decode/config.h"
+#include "kernels/sm90/prefill/config.h"
 #include "src/common/attention_problem.h"
 #include "src/cuda/kernel.h"
 
@@ -34,8 +35,16 @@ KernelVariant variant_of(const AttentionSpec& spec);
 /// Hopper's decode kernel; decode_takes(spec).
 KernelVariant variant_of(const DecodeSpec& spec);
 
+/// Hopper's prefill kernel; prefill_takes(spec).
+KernelVariant variant_of(const PrefillSpec& spec);
+/// What a group's calls have of it on a device with so much shared memory a cta.
+PrefillSpec prefill_spec(const AttentionGroup& group, const AttentionFeatures& features,
+                         std::int64_t shared_bytes_per_cta);
+
 /// Every variant that a call can take on a device of this architecture.
 std::vector<KernelVariant> all_attention_variants(std::string_view arch = "sm_90a");
+/// Those of Hopper's prefill kernel; none elsewhere.
+std::vector<KernelVariant> all_prefill_variants(std::string_view arch = "sm_90a");
 
 /// Runs the plan that is given, or one made here. `group` is the problem's.
 void run_attention(const AttentionProblem& problem, const AttentionGroup& group, const Tensor& plan,

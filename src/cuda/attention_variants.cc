@@ -25,10 +25,8 @@ std::string source_of(const AttentionSpec& spec) {
       ", .checked = ", text(spec.checked), ", .shared_budget = ", spec.shared_budget, "}");
 }
 
-}  // namespace
-
-int shared_budget(std::string_view arch) {
-  // NVIDIA, CUDA C++ Programming Guide, technical specifications of compute capabilities.
+/// NVIDIA, CUDA C++ Programming Guide, technical specifications of compute capabilities.
+DeviceInfo device_of(std::string_view arch) {
   DeviceInfo device;
   device.shared_bytes_per_sm = 228 * kKilobyte;
   if (arch.starts_with("sm_80")) device.shared_bytes_per_sm = 164 * kKilobyte;
@@ -36,8 +34,12 @@ int shared_budget(std::string_view arch) {
     device.shared_bytes_per_sm = 100 * kKilobyte;
   }
   device.shared_bytes_per_cta = device.shared_bytes_per_sm - kKilobyte;
-  return shared_budget(device);
+  return device;
 }
+
+}  // namespace
+
+int shared_budget(std::string_view arch) { return shared_budget(device_of(arch)); }
 
 int shared_budget(const DeviceInfo& device) {
   // Each cta takes 1 KB for the system. 80 KB hold every head dim's smallest ring.
@@ -93,6 +95,51 @@ KernelVariant variant_of(const DecodeSpec& spec) {
                             source, ">(p);\n}\n"),
           .threads = kDecodeThreads,
           .shared_bytes = decode_layout(spec).shared_bytes};
+}
+
+PrefillSpec prefill_spec(const AttentionGroup& group, const AttentionFeatures& features,
+                         std::int64_t shared_bytes_per_cta) {
+  return {.attention = attention_spec(group, features, static_cast<int>(shared_bytes_per_cta)),
+          .page_size = group.page_size};
+}
+
+KernelVariant variant_of(const PrefillSpec& spec) {
+  const std::string source =
+      message("PrefillSpec{.attention = hpcattn::", source_of(spec.attention),
+              ", .page_size = ", spec.page_size, "}");
+  const PrefillLayout layout = prefill_layout(spec);
+  return {.name = message("prefill<", source, ">"),
+          .source = message("#include \"kernels/sm90/prefill/kernel.cuh\"\n"
+                            "extern \"C\" __global__ void __launch_bounds__(",
+                            layout.threads(),
+                            ", 1) hpcattn_kernel(\n"
+                            "    const __grid_constant__ hpcattn::PrefillParams p) {\n"
+                            "  hpcattn::prefill<hpcattn::",
+                            source, ">(p);\n}\n"),
+          .threads = layout.threads(),
+          .shared_bytes = layout.shared_bytes};
+}
+
+std::vector<KernelVariant> all_prefill_variants(std::string_view arch) {
+  std::vector<KernelVariant> variants;
+  if (!arch.starts_with("sm_90")) return variants;
+  for (std::int64_t head_dim : ops::supported_head_dims()) {
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      for (const std::int64_t page_size : ops::hopper_page_sizes()) {
+        for (int features = 0; features < 4; ++features) {
+          AttentionGroup group;
+          group.head_dim = static_cast<int>(head_dim);
+          group.q_dtype = group.kv_dtype = dtype;
+          group.page_size = static_cast<int>(page_size);
+          const PrefillSpec spec =
+              prefill_spec(group, {.softcap = (features & 1) != 0, .alibi = (features & 2) != 0},
+                           device_of(arch).shared_bytes_per_cta);
+          if (prefill_takes(spec)) variants.push_back(variant_of(spec));
+        }
+      }
+    }
+  }
+  return variants;
 }
 
 std::vector<KernelVariant> all_attention_variants(std::string_view arch) {

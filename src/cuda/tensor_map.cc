@@ -33,7 +33,7 @@ bool tensor_map_takes(const Tensor& cache) {
   return true;
 }
 
-TensorMap page_map(const Tensor& cache, int box_tokens) {
+TensorMap page_map(const Tensor& cache, int box_tokens, BoxLines box_lines) {
   const std::int64_t element = size_bytes(cache.dtype());
   const auto lines = static_cast<std::uint64_t>(cache.size(3) * element / kLineBytes);
   // A dim of one entry may have any stride, and the driver wants one that it can check.
@@ -46,9 +46,9 @@ TensorMap page_map(const Tensor& cache, int box_tokens) {
       lines, static_cast<std::uint64_t>(cache.size(2)), static_cast<std::uint64_t>(cache.size(0))};
   const std::uint64_t strides[kRank - 1] = {stride(1), static_cast<std::uint64_t>(kLineBytes),
                                             stride(2), stride(0)};
-  const std::uint32_t box[kRank] = {static_cast<std::uint32_t>(kLineBytes / element),
-                                    static_cast<std::uint32_t>(box_tokens),
-                                    static_cast<std::uint32_t>(lines), 1, 1};
+  const std::uint32_t box[kRank] = {
+      static_cast<std::uint32_t>(kLineBytes / element), static_cast<std::uint32_t>(box_tokens),
+      box_lines == BoxLines::kAll ? static_cast<std::uint32_t>(lines) : 1, 1, 1};
   const std::uint32_t steps[kRank] = {1, 1, 1, 1, 1};
   TensorMap map;
   check_driver(driver().encode_tensor_map(&map, element == 1 ? kUInt8 : kUInt16, kRank,

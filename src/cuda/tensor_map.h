@@ -14,8 +14,9 @@ bool has_tensor_maps();
 /// 128 bytes a row, strides that are multiples of 16 bytes and below 2^40.
 bool tensor_map_takes(const Tensor& cache);
 
-/// [pages][heads][lines][tokens of a page][128 bytes], in boxes of all lines of `box_tokens` tokens
-/// of one head, swizzled by 128 bytes. Throws DeviceError.
-TensorMap page_map(const Tensor& cache, int box_tokens);
+/// [pages][heads][lines][tokens of a page][128 bytes], in boxes of one or all lines of `box_tokens`
+/// tokens of one head, swizzled by 128 bytes. Throws DeviceError.
+enum class BoxLines { kOne, kAll };
+TensorMap page_map(const Tensor& cache, int box_tokens, BoxLines box_lines);
 
 }  // namespace hpcattn::cuda

@@ -8,6 +8,7 @@
 #include "kernels/generic/attention/epilogue.h"
 #include "kernels/generic/attention/load.h"
 #include "kernels/generic/attention/load_task.h"
+#include "kernels/generic/attention/mask.h"
 #include "kernels/generic/attention/multiply.h"
 #include "kernels/generic/attention/params.h"
 #include "kernels/generic/attention/plan_fits.h"
@@ -39,72 +40,6 @@ struct SharedMemory {
         q(base + Config::kFixedBytes) {}
   char* slots(int rows) const { return q + rows * Config::kQStride; }
 };
-
-/// Soft cap and ALiBi on a tile's raw scores. `token`: this lane's first column.
-template <AttentionSpec kSpec, typename Products>
-inline void transform_scores(typename Products::Scores& scores, const RowInfo* infos, int token,
-                             float softcap) {
-  HPCATTN_UNROLL
-  for (int i = 0; i < Products::kRowTiles; ++i) {
-    HPCATTN_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const RowInfo& row = infos[i * 16 + half * 8];
-      const auto distance = static_cast<float>(row.position - token);
-      HPCATTN_UNROLL
-      for (int n = 0; n < Products::kTokenTiles; ++n) {
-        HPCATTN_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          float& score = scores[i][n][2 * half + e];
-          score =
-              transform_score<kSpec>(score, row, distance - static_cast<float>(n * 8 + e), softcap);
-        }
-      }
-    }
-  }
-}
-
-/// Tokens that a row does not see.
-template <typename Products>
-inline void mask_scores(typename Products::Scores& scores, const RowInfo* infos, int token) {
-  HPCATTN_UNROLL
-  for (int i = 0; i < Products::kRowTiles; ++i) {
-    HPCATTN_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const RowInfo& row = infos[i * 16 + half * 8];
-      const int first = token - row.kv_begin;
-      const unsigned num_seen = row.kv_end - row.kv_begin;
-      HPCATTN_UNROLL
-      for (int n = 0; n < Products::kTokenTiles; ++n) {
-        HPCATTN_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          float& score = scores[i][n][2 * half + e];
-          const bool seen = static_cast<unsigned>(first + n * 8 + e) < num_seen;
-          score = seen ? score : negative_infinity();
-        }
-      }
-    }
-  }
-}
-
-/// Tokens of pages that do not exist. `pages`: of this lane's first column on.
-template <typename Products>
-inline void mask_holes(typename Products::Scores& scores, const std::int32_t* pages) {
-  HPCATTN_UNROLL
-  for (int n = 0; n < Products::kTokenTiles; ++n) {
-    HPCATTN_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      const bool hole = pages[n * 8 + e] < 0;
-      HPCATTN_UNROLL
-      for (int i = 0; i < Products::kRowTiles; ++i) {
-        HPCATTN_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          float& score = scores[i][n][2 * half + e];
-          score = hole ? negative_infinity() : score;
-        }
-      }
-    }
-  }
-}
 
 /// Returns the index, which the mainloop has no register for either.
 template <AttentionSpec kSpec, TaskShape kShape>

@@ -19,4 +19,8 @@ inline int cta_index_here() {
   return index;
 }
 
+/// A value that all lanes have, told to the compiler: what follows from it is computed once for a
+/// warp.
+inline int warp_uniform(int value) { return __shfl_sync(0xffffffffU, value, 0); }
+
 }  // namespace hpcattn::ptx

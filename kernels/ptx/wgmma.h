@@ -25,6 +25,11 @@ inline std::uint64_t swizzled_operand(std::uint32_t shared, int stride_bytes, in
          field(static_cast<std::uint32_t>(stride_bytes)) << 32 | kSwizzle128;
 }
 
+/// The same, so many bytes further on.
+inline std::uint64_t further(std::uint64_t operand, int bytes) {
+  return operand + static_cast<std::uint64_t>(bytes >> 4);
+}
+
 /// Before the first product, and where registers of one were written since the last.
 inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 

@@ -34,27 +34,29 @@ struct PrefillProducts {
 
   /// Starts scores = q k^T. `q`: address of this warpgroup's first row; `k`: of a slot.
   static void start_scores(Scores& scores, std::uint32_t q, std::uint32_t k) {
+    const std::uint64_t left = ptx::swizzled_operand(q, kStride, 0);
+    const std::uint64_t right = ptx::swizzled_operand(k, kStride, 0);
     HPCATTN_UNROLL
     for (int step = 0; step < Config::kHeadDim / 16; ++step) {
       const int line = step / 4;
       const int in_line = step % 4 * 32;  // bytes
-      const auto a =
-          ptx::swizzled_operand(q + line * kLayout.rows * kLineBytes + in_line, kStride, 0);
-      const auto b = ptx::swizzled_operand(k + line * kSlotLineBytes + in_line, kStride, 0);
-      ptx::wgmma_shared<kCompute, kLayout.tile_kv>(scores[0][0], a, b, step > 0 ? 1 : 0);
+      ptx::wgmma_shared<kCompute, kLayout.tile_kv>(
+          scores[0][0], ptx::further(left, line * kLayout.rows * kLineBytes + in_line),
+          ptx::further(right, line * kSlotLineBytes + in_line), step > 0 ? 1 : 0);
     }
     ptx::wgmma_commit();
   }
 
   /// Starts output += p v. `v`: address of a slot.
   static void start_output(Output& output, const Probabilities& p, std::uint32_t v) {
+    const std::uint64_t right = ptx::swizzled_operand(v, kStride, kSlotLineBytes);
     HPCATTN_UNROLL
     for (int step = 0; step < kLayout.tile_kv / 16; ++step) {
       HPCATTN_UNROLL
       for (int dim = 0; dim < Config::kHeadDim; dim += kDims) {
-        const auto b = ptx::swizzled_operand(v + dim / 64 * kSlotLineBytes + step * 16 * kLineBytes,
-                                             kStride, kSlotLineBytes);
-        ptx::wgmma_registers<kCompute, kDims>(output[0][dim / 8], p[step], b);
+        const int bytes = dim / 64 * kSlotLineBytes + step * 16 * kLineBytes;
+        ptx::wgmma_registers<kCompute, kDims>(output[0][dim / 8], p[step],
+                                              ptx::further(right, bytes));
       }
     }
     ptx::wgmma_commit();

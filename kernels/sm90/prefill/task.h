@@ -168,7 +168,8 @@ struct WarpgroupTask {
       for (int e = 0; e < 4; ++e) output[0][n][e] = 0.0F;
     }
     RunningSoftmax softmax;
-    const TileItems<kLayout> tiles(shared.task(place));
+    TileItems<kLayout> tiles(shared.task(place));
+    tiles.count = ptx::warp_uniform(tiles.count);
     if (tiles.count > 0) run_tiles(turn, tiles, output, softmax);
     softmax.finish();
     const plan::Task done = rows_here();
@@ -203,11 +204,21 @@ struct WarpgroupTask {
     unsigned boxes = shared.boxes(item);
     slots.release(item, lane_here());
     mask(scores, tiles.token(0), boxes, last_row);
-    update(softmax, scores, rescale);
+    bool moved = update(softmax, scores, rescale);
     exponentiate(softmax, scores);
-    Products::pack(probabilities, scores);
 
+    // The products of the turn before are waited for at the start of the next, and not at the end
+    // of their own: the compiler moves such a wait to the start of its basic block, which would be
+    // before the exponentials.
+    const auto end_turn = [&](int tile) {
+      ptx::wgmma_wait<0>();
+      Products::keep_order(output);
+      if (tile > 0) slots.release(item + tiles.value(tile - 1), lane_here());
+      if (moved) rescale_output(output, rescale);
+      Products::pack(probabilities, scores);
+    };
     for (int tile = 1; tile < tiles.count; ++tile) {
+      end_turn(tile - 1);
       const int key_item = item + tiles.key(tile);
       const int value_item = item + tiles.value(tile - 1);
       slots.wait_full(key_item);
@@ -215,6 +226,7 @@ struct WarpgroupTask {
       ptx::wgmma_fence();
       Products::start_scores(scores, q_address(), shared.slot_address(key_item));
       wait_values(value_item, tiles.token(tile - 1), boxes);
+      ptx::wgmma_fence();
       Products::start_output(output, probabilities, shared.slot_address(value_item));
       turn.pass();
       ptx::wgmma_wait<1>();
@@ -222,14 +234,10 @@ struct WarpgroupTask {
       boxes = shared.boxes(key_item);
       slots.release(key_item, lane_here());
       mask(scores, tiles.token(tile), boxes, last_row);
-      const bool moved = update(softmax, scores, rescale);
+      moved = update(softmax, scores, rescale);
       exponentiate(softmax, scores);
-      ptx::wgmma_wait<0>();
-      Products::keep_order(output);
-      slots.release(value_item, lane_here());
-      if (moved) rescale_output(output, rescale);
-      Products::pack(probabilities, scores);
     }
+    end_turn(tiles.count - 1);
 
     const int last_item = item + tiles.value(tiles.count - 1);
     wait_values(last_item, tiles.token(tiles.count - 1), boxes);
@@ -247,6 +255,7 @@ inline void compute_tasks(const AttentionParams& p, const PrefillShared<kSpec>& 
                           int warpgroup) {
   constexpr PrefillLayout kLayout = prefill_layout(kSpec);
   const auto places = shared.places();
+  warpgroup = ptx::warp_uniform(warpgroup);
   const Turn<kLayout.warpgroups> turn{warpgroup};
   turn.begin();
   int item = 0;
@@ -255,7 +264,7 @@ inline void compute_tasks(const AttentionParams& p, const PrefillShared<kSpec>& 
     places.wait_full(number);
     if (shared.task(place).request == kNoRequest) break;
     WarpgroupTask<kSpec>{p, shared, warpgroup, place, item}.run(turn);
-    item += TileItems<kLayout>(shared.task(place)).items();
+    item = ptx::warp_uniform(item + TileItems<kLayout>(shared.task(place)).items());
     places.release(number, ptx::thread_index_here() % 32);
   }
 }

@@ -7,4 +7,11 @@ namespace hpcattn::ptx {
 inline int thread_index_here() { return static_cast<int>(threadIdx.x); }
 inline int cta_index_here() { return static_cast<int>(blockIdx.x); }
 
+inline int warp_uniform(int value) {
+  const int uniform = __shfl_sync(0xffffffffU, value, 0);
+  if (uniform != value)
+    emulator::machine->fail("%d and %d in a warp, where all are alike", uniform, value);
+  return value;
+}
+
 }  // namespace hpcattn::ptx

@@ -166,6 +166,12 @@ inline std::uint64_t swizzled_operand(std::uint32_t shared, int stride_bytes, in
   return descriptor << 16 | std::uint64_t{shared} >> 4;
 }
 
+inline std::uint64_t further(std::uint64_t operand, int bytes) {
+  const emulator::SharedOperand fields(operand);
+  return swizzled_operand(fields.start + static_cast<std::uint32_t>(bytes),
+                          static_cast<int>(fields.stride), static_cast<int>(fields.leading));
+}
+
 inline void wgmma_fence() {
   emulator::meet_warp("wgmma.fence", [](int* const*, unsigned) {});
 }

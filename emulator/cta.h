@@ -44,6 +44,7 @@ class CtaMachine final : public Machine {
   void start_product(std::function<void()> product) override;
   void close_products() override;
   void wait_for_products(int pending) override;
+  bool flip() override { return draw(2) == 0; }
   void start_engine_copy(std::function<void()> copy) override;
   [[noreturn]] void fail(const char* format, ...) override __attribute__((format(printf, 2, 3)));
 

@@ -54,6 +54,9 @@ class Machine {
   virtual void close_products() = 0;
   virtual void wait_for_products(int pending) = 0;
 
+  /// Which of two moments that are allowed something happens at.
+  virtual bool flip() = 0;
+
   /// A copy that the engine makes at any moment from now on.
   virtual void start_engine_copy(std::function<void()> copy) = 0;
 

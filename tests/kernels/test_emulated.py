@@ -48,6 +48,11 @@ RUNS = (
         "GpuAttention.EveryKindOfBatch:*FixedSplitsMake*",
         {"HPCATTN_KERNELS": "sm90"},
     ),
+    Run(
+        "many rows for Hopper",
+        "GpuQuick.Attention:GpuAttentionFaults.*:*LengthsAtTheEdges*:*EveryPageSizeAndLayout",
+        {"HPCATTN_KERNELS": "prefill"},
+    ),
     Run("checks", "GpuDeviceChecks.*:GpuRefusals.*", {"HPCATTN_DEVICE_CHECKS": "1"}),
     Run("graphs and plans", "GpuGraph.*:GpuPlans.NamedBatches"),
     Run("backend", "GpuBackend.*:-*EveryFeature*"),
@@ -55,6 +60,7 @@ RUNS = (
 LONG_RUNS = (
     Run("all", f"-{TOO_LARGE}"),
     Run("all for Hopper", f"-{TOO_LARGE}", {"HPCATTN_KERNELS": "sm90"}),
+    Run("all for Hopper's many rows", f"-{TOO_LARGE}", {"HPCATTN_KERNELS": "prefill"}),
     Run("all for sm_80", f"-{TOO_LARGE}", {"HPCATTN_EMULATED_ARCH": "80"}),
 )
 # One of each of the kernels, and of each kind of fault that only an order of threads shows.

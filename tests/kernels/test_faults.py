@@ -40,6 +40,8 @@ def test_fault_compiles(fault: Fault, tmp_path: Path, monkeypatch: pytest.Monkey
     target.write_text(fault.mutated(target), encoding="utf-8")
     monkeypatch.setenv("HPCATTN_KERNEL_DIR", str(sources))
     family = FAMILIES.get(fault.tests, "plan" if "row_tile" in fault.file else "attention")
+    if "sm90/prefill" in fault.file:
+        family = "prefill"
     some = ["--family", family, "--every", str(10_000)]
     if family == "attention" and "combine" not in fault.file:
         # One that has everything.

@@ -7,6 +7,7 @@
 #include "kernels/sm90/prefill/params.h"
 #include "kernels/sm90/prefill/ring.h"
 #include "kernels/sm90/prefill/tasks.h"
+#include "kernels/sm90/prefill/tiles.h"
 
 namespace hpcattn {
 

@@ -8,7 +8,7 @@
 #include "kernels/ptx/memory.h"
 #include "kernels/sm90/prefill/multiply.h"
 #include "kernels/sm90/prefill/ring.h"
-#include "kernels/sm90/prefill/tasks.h"
+#include "kernels/sm90/prefill/tiles.h"
 
 namespace hpcattn {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tasks of a cta, as its warps go through them, and the tiles of a task.
+// The tasks of a cta, as its warps go through them.
 #pragma once
 
 #include "kernels/generic/attention/load_task.h"
@@ -20,22 +20,5 @@ inline void for_each_task(const AttentionParams& p, const Body& body) {
     if (task_fits(p, load_task(p, i))) body(i);
   }
 }
-
-/// Tiles of a task's KV range, which begin at a box of its first token's page. Their items in the
-/// ring are in the order in which they are used: K of a tile comes before V of the one before.
-template <PrefillLayout kLayout>
-struct TileItems {
-  int first_token;
-  int count;
-  explicit TileItems(const plan::Task& task)
-      : first_token(task.kv_begin / kLayout.box_tokens * kLayout.box_tokens),
-        count(task.kv_end > task.kv_begin
-                  ? (task.kv_end - first_token + kLayout.tile_kv - 1) / kLayout.tile_kv
-                  : 0) {}
-  int token(int tile) const { return first_token + tile * kLayout.tile_kv; }
-  int items() const { return 2 * count; }
-  static int key(int tile) { return tile == 0 ? 0 : 2 * tile - 1; }
-  int value(int tile) const { return tile + 1 == count ? 2 * tile + 1 : 2 * tile + 2; }
-};
 
 }  // namespace hpcattn

@@ -4,6 +4,7 @@
 // until then the accumulators are no numbers.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <vector>
@@ -104,31 +105,21 @@ struct WarpProduct {
   int warp;  // of its group
 };
 
-template <DType kType, int kN, bool kRegisters>
-void start_product(WarpProduct* const* lanes, unsigned) {
-  float* d[32];
-  const std::uint32_t* registers[32];
-  for (int i = 0; i < 32; ++i) {
-    d[i] = lanes[i]->d;
-    registers[i] = lanes[i]->a_registers;
-    if (lanes[i]->a != lanes[0]->a || lanes[i]->b != lanes[0]->b ||
-        lanes[i]->add != lanes[0]->add) {
-      machine->fail("a product of a warpgroup with unlike operands in lanes 0 and %d", i);
-    }
-  }
-  const WarpProduct product = *lanes[0];
-  const std::shared_ptr<Accumulators> accumulators = Accumulators::find(d, kN / 2);
-  machine->start_product([=] {
-    float a[16][16];
-    float b[kN][16];
+/// The operands of a warp's product.
+template <DType kType, int kN>
+struct Operands {
+  float a[16][16];
+  float b[kN][16];
+
+  void read(const WarpProduct& product, const std::uint32_t* const* registers) {
     const SharedOperand right(product.b);
     for (int column = 0; column < kN; ++column) {
       for (int k = 0; k < 16; ++k) {
-        b[column][k] =
-            kRegisters ? right.mn_major<kType>(column, k) : right.k_major<kType>(column, k);
+        b[column][k] = product.a_registers != nullptr ? right.mn_major<kType>(column, k)
+                                                      : right.k_major<kType>(column, k);
       }
     }
-    if constexpr (kRegisters) {
+    if (product.a_registers != nullptr) {
       for (int lane = 0; lane < 32; ++lane) {
         for (int i = 0; i < 8; ++i) {
           const std::uint32_t pair = registers[lane][i / 2];
@@ -142,7 +133,30 @@ void start_product(WarpProduct* const* lanes, unsigned) {
         a[i / 16][i % 16] = left.k_major<kType>(product.warp * 16 + i / 16, i % 16);
       }
     }
-    accumulators->add<kN>(a, b, product.add != 0);
+  }
+};
+
+template <DType kType, int kN>
+void start_product(WarpProduct* const* lanes, unsigned) {
+  float* d[32];
+  std::array<const std::uint32_t*, 32> registers;
+  for (int i = 0; i < 32; ++i) {
+    d[i] = lanes[i]->d;
+    registers[static_cast<std::size_t>(i)] = lanes[i]->a_registers;
+    if (lanes[i]->a != lanes[0]->a || lanes[i]->b != lanes[0]->b ||
+        lanes[i]->add != lanes[0]->add) {
+      machine->fail("a product of a warpgroup with unlike operands in lanes 0 and %d", i);
+    }
+  }
+  const WarpProduct product = *lanes[0];
+  const std::shared_ptr<Accumulators> accumulators = Accumulators::find(d, kN / 2);
+  // Operands are read at once, or when the product is waited for.
+  const auto operands = std::make_shared<Operands<kType, kN>>();
+  const bool early = machine->flip();
+  if (early) operands->read(product, registers.data());
+  machine->start_product([=] {
+    if (!early) operands->read(product, registers.data());
+    accumulators->add<kN>(operands->a, operands->b, product.add != 0);
   });
 }
 
@@ -195,14 +209,14 @@ template <DType kType, int kN>
 void wgmma_shared(float* d, std::uint64_t a, std::uint64_t b, int add) {
   emulator::WarpProduct mine{d, nullptr, a, b, add, static_cast<int>(threadIdx.x / 32 % 4)};
   emulator::together<emulator::WarpProduct>(0xffffffffU, "wgmma", mine,
-                                            emulator::start_product<kType, kN, false>);
+                                            emulator::start_product<kType, kN>);
 }
 
 template <DType kType, int kN>
 void wgmma_registers(float* d, const std::uint32_t (&a)[4], std::uint64_t b) {
   emulator::WarpProduct mine{d, a, 0, b, 1, static_cast<int>(threadIdx.x / 32 % 4)};
   emulator::together<emulator::WarpProduct>(0xffffffffU, "wgmma", mine,
-                                            emulator::start_product<kType, kN, true>);
+                                            emulator::start_product<kType, kN>);
 }
 
 }  // namespace hpcattn::ptx

@@ -3,10 +3,10 @@
 // brings K, V and q, the others compute 64 rows each.
 #pragma once
 
-#include "kernels/generic/attention/combine.h"
 #include "kernels/generic/attention/plan_fits.h"
 #include "kernels/ptx/dependent.h"
 #include "kernels/ptx/registers.h"
+#include "kernels/ptx/thread.h"
 #include "kernels/sm90/prefill/load.h"
 #include "kernels/sm90/prefill/query.h"
 #include "kernels/sm90/prefill/task.h"
@@ -38,7 +38,7 @@ inline void prefill(const PrefillParams& params) {
   } else {
     if constexpr (kLayout.warpgroups > 1) ptx::take_registers<232>();
     const int thread = static_cast<int>(threadIdx.x) - kWarpgroupThreads;
-    compute_tasks<kSpec>(p, parts, thread / kWarpgroupThreads);
+    Warpgroup<kSpec>(p, parts, ptx::warp_uniform(thread / kWarpgroupThreads)).run();
     write_padding<kSpec.attention.head_dim, kLayout.warpgroups * kWarpgroupThreads>(p, thread);
   }
 }

@@ -8,9 +8,6 @@
 
 namespace hpcattn {
 
-/// In the place of a task: there are no more.
-inline constexpr int kNoRequest = -1;
-
 /// q of the task's rows to `q`, in swizzled lines; what lies in rows past its end stays. A negative
 /// scale turns the sign of q, so that the largest raw score is the largest score.
 template <PrefillSpec kSpec>

@@ -49,6 +49,9 @@ class Turns {
   std::uint32_t barriers_;
 };
 
+/// In the place of a task: there are no more.
+inline constexpr int kNoRequest = -1;
+
 /// The parts of shared memory (config.h).
 template <PrefillSpec kSpec>
 struct PrefillShared {

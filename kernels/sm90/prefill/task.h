@@ -62,6 +62,11 @@ class Warpgroup {
     int value(int tile) const { return item + tiles.value(tile); }
   };
 
+  struct Masked {
+    bool rows;       // some row does not see some of the tile
+    unsigned boxes;  // bit i: box i is there
+  };
+
   static int thread_here() { return ptx::thread_index_here() % kWarpgroupThreads; }
   static int lane_here() { return ptx::thread_index_here() % 32; }
   static int warp_here() { return thread_here() / 32; }
@@ -97,27 +102,31 @@ class Warpgroup {
     Products::start_scores(scores, shared_.q_address(place) + rows, shared_.slot_address(key_item));
   }
 
-  /// Scores of a tile, which are there, become exponentials. Returns whether the output so far is
-  /// to be multiplied by `rescale`.
-  bool exponentiate(const Task& task, int tile, Scores& scores, RunningSoftmax& softmax,
-                    unsigned& boxes, float (&rescale)[1][2]) const {
-    Products::keep_order(scores);
-    boxes = shared_.boxes(task.key(tile));
-    shared_.slots().release(task.key(tile), lane_here());
-    const int token = task.tiles.token(tile);
-    const int column = token + lane_here() % 4 * 2;
-    if constexpr (kAttention.softcap || kAttention.alibi) {
-      transform_scores<kAttention, Products>(scores, infos_here(), column, p_.softcap);
-    }
+  /// What of a tile is masked; K of it is there.
+  Masked look_at(const Task& task, int tile) const {
     // What the last row's window leaves out comes before, what the first row does not see yet
     // after. Rows past the task's end see nothing, and nobody looks at them.
     const plan::Task& record = shared_.task(task.place());
     const int rows = record.row_end - record.row_begin - warpgroup_ * kWarpgroupRows;
     const int last_row = min(max(rows, 1), kWarpgroupRows) - 1;
+    const int token = task.tiles.token(tile);
     const bool plain =
         token >= infos()[last_row].kv_begin && token + kLayout.tile_kv <= infos()[0].kv_end;
-    if (!plain) mask_scores<Products>(scores, infos_here(), column);
-    if (boxes != kAllBoxes) mask_boxes<Products>(scores, boxes);
+    return {!plain, shared_.boxes(task.key(tile))};
+  }
+
+  /// Scores of a tile, which are there, become exponentials. Returns whether the output so far is
+  /// to be multiplied by `rescale`.
+  bool exponentiate(const Task& task, int tile, const Masked& masked, Scores& scores,
+                    RunningSoftmax& softmax, float (&rescale)[1][2]) const {
+    Products::keep_order(scores);
+    shared_.slots().release(task.key(tile), lane_here());
+    const int column = task.tiles.token(tile) + lane_here() % 4 * 2;
+    if constexpr (kAttention.softcap || kAttention.alibi) {
+      transform_scores<kAttention, Products>(scores, infos_here(), column, p_.softcap);
+    }
+    if (masked.rows) mask_scores<Products>(scores, infos_here(), column);
+    if (masked.boxes != kAllBoxes) mask_boxes<Products>(scores, masked.boxes);
     const bool moved = softmax.update(scores, rescale, [&](int, int half) {
       return kAttention.softcap || kAttention.alibi ? 1.0F : infos_here()[half * 8].factor;
     });
@@ -158,9 +167,9 @@ class Warpgroup {
     sync_warpgroup(warpgroup_);  // the row infos of the task before were read
     write_row_infos<kAttention, kWarpgroupRows>(p_, rows_of(task), infos(), thread_here());
     sync_warpgroup(warpgroup_);
-    unsigned boxes = 0;
     float rescale[1][2];
-    bool moved = exponentiate(task, 0, scores, softmax, boxes, rescale);
+    Masked masked = look_at(task, 0);
+    bool moved = exponentiate(task, 0, masked, scores, softmax, rescale);
 
     typename Products::Probabilities probabilities;
     // Products of the output are waited for at the start of the next turn, and not at the end of
@@ -176,13 +185,15 @@ class Warpgroup {
     for (int tile = 0; tile < last; ++tile) {
       end_turn(tile);
       slots.wait_full(task.key(tile + 1));
+      const Masked next_masked = look_at(task, tile + 1);
       turn_.wait();
       start_scores(scores, task.place(), task.key(tile + 1));
-      wait_values(task, tile, boxes);
+      wait_values(task, tile, masked.boxes);
       start_output(output, probabilities, task, tile);
       turn_.pass();
       ptx::wgmma_wait<1>();
-      moved = exponentiate(task, tile + 1, scores, softmax, boxes, rescale);
+      masked = next_masked;
+      moved = exponentiate(task, tile + 1, masked, scores, softmax, rescale);
     }
     end_turn(last);
     const Task next = next_of(task);
@@ -193,7 +204,7 @@ class Warpgroup {
     turn_.wait();
     start_scores(scores, starts ? next.place() : task.place(),
                  starts ? next.key(0) : task.value(last));
-    wait_values(task, last, boxes);
+    wait_values(task, last, masked.boxes);
     start_output(output, probabilities, task, last);
     turn_.pass();
     ptx::wgmma_wait<0>();

@@ -129,7 +129,7 @@ FAULTS = (
     Fault(
         "K not waited for",
         _PREFILL + "task.h",
-        "slots.wait_full(item);",
+        "slots.wait_full(task.key(0));",
         "",
         kernels="prefill",
     ),
@@ -142,7 +142,7 @@ FAULTS = (
     ),
     Fault(
         "dead rows of V multiplied",
-        _PREFILL + "task.h",
+        _PREFILL + "dead.h",
         "if (copied && token >= live.begin && token < live.end) continue;",
         "continue;",
         kernels="prefill",
@@ -150,7 +150,7 @@ FAULTS = (
     Fault(
         "boxes that were not copied attended",
         _PREFILL + "task.h",
-        "if (boxes != kAllBoxes) mask_boxes",
+        "if (masked.boxes != kAllBoxes) mask_boxes",
         "if (false) mask_boxes",
         kernels="prefill",
     ),
@@ -164,15 +164,15 @@ FAULTS = (
     Fault(
         "both warpgroups with the first's q",
         _PREFILL + "task.h",
-        "shared.q_address(place) + warpgroup * kWarpgroupRows",
-        "shared.q_address(place) + 0 * kWarpgroupRows",
+        "const std::uint32_t rows = warpgroup_ * kWarpgroupRows",
+        "const std::uint32_t rows = 0 * kWarpgroupRows",
         kernels="prefill",
     ),
     Fault(
-        "q of a place overwritten",
+        "q overwritten while it is read",
         _PREFILL + "query.h",
-        "    places.wait_empty(item);\n    if (thread == 0) shared.task(place) = task;",
-        "    if (thread == 0) shared.task(place) = task;",
+        "queries.wait_empty(number);",
+        "",
         kernels="prefill",
     ),
     Fault(

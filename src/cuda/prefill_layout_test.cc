@@ -46,6 +46,14 @@ TEST(PrefillLayout, PartsFollowEachOtherAndFit) {
   }
 }
 
+TEST(PrefillLayout, RingsAreAsLongAsTheyCanBe) {
+  const auto slots = [](int head_dim) { return prefill_layout(spec_of(head_dim, 64)).slots; };
+  EXPECT_EQ(slots(64), 8);
+  EXPECT_EQ(slots(128), 5);
+  EXPECT_EQ(slots(192), 7);
+  EXPECT_EQ(slots(256), 5);
+}
+
 TEST(PrefillLayout, WhatItDoesNotTake) {
   const PrefillSpec spec = spec_of(128, 64);
   EXPECT_TRUE(prefill_takes(spec));
@@ -83,10 +91,14 @@ TEST(PrefillTiles, CoverTheRangeAndUseEachItemOnce) {
         items.insert(tiles.key(tile));
         items.insert(tiles.value(tile));
         EXPECT_LT(tiles.key(tile), tiles.value(tile));
-        if (tile > 0) EXPECT_EQ(tiles.key(tile) + 1, tiles.value(tile - 1));
+        if (tile > 0) {
+          EXPECT_EQ(tiles.key(tile) + 1, tiles.value(tile - 1));
+        }
       }
       EXPECT_EQ(static_cast<int>(items.size()), tiles.items());
-      if (tiles.count > 0) EXPECT_EQ(*items.rbegin(), tiles.items() - 1);
+      if (tiles.count > 0) {
+        EXPECT_EQ(*items.rbegin(), tiles.items() - 1);
+      }
     }
   }
 }

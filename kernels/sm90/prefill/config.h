@@ -22,7 +22,8 @@ inline constexpr int kWarpgroupRows = 64;
 struct PrefillLayout {
   static constexpr int kLineBytes = 128;
   static constexpr int kMaxSlots = 8;
-  static constexpr int kPlaces = 2;  // for tasks: one that is computed, and the next
+  static constexpr int kRecords = 3;  // of tasks that are known
+  static constexpr int kMaxQueries = 2;
   static constexpr int kAlignment = 1024;
 
   int rows = 0;        // of a task
@@ -32,8 +33,9 @@ struct PrefillLayout {
   int box_tokens = 0;  // tokens of one copy
   int slot_bytes = 0;
   int slots = 0;
-  int q_bytes = 0;  // of a place
-  // Shared memory: q of each place | slots | row infos | records of tasks | boxes of each slot |
+  int q_bytes = 0;  // of a task
+  int queries = 0;  // tasks whose q has a place: one that is computed, and the next
+  // Shared memory: q of some tasks | slots | row infos | records of tasks | boxes of each slot |
   // barriers | a flag.
   int slots_offset = 0;
   int infos_offset = 0;
@@ -60,19 +62,20 @@ constexpr PrefillLayout prefill_layout(const PrefillSpec& spec) {
   layout.box_tokens = spec.page_size < 64 ? spec.page_size : 64;
   layout.slot_bytes = layout.tile_kv * row_bytes;
   layout.q_bytes = layout.rows * row_bytes;
-  layout.slots_offset = PrefillLayout::kPlaces * layout.q_bytes;
+  layout.queries = PrefillLayout::kMaxQueries;
+  layout.slots_offset = layout.queries * layout.q_bytes;
   // All that comes after the slots.
-  const int fixed = layout.rows * kInfoBytes + PrefillLayout::kPlaces * kTaskBytes +
-                    PrefillLayout::kMaxSlots * 4 +
-                    2 * (PrefillLayout::kMaxSlots + PrefillLayout::kPlaces) * 8 + 16;
+  constexpr int kBarrierBytes =
+      2 * (PrefillLayout::kMaxSlots + PrefillLayout::kMaxQueries + PrefillLayout::kRecords) * 8;
+  const int fixed = layout.rows * kInfoBytes + PrefillLayout::kRecords * kTaskBytes +
+                    PrefillLayout::kMaxSlots * 4 + kBarrierBytes + 16;
   layout.slots = (spec.attention.shared_budget - layout.slots_offset - fixed) / layout.slot_bytes;
   if (layout.slots > PrefillLayout::kMaxSlots) layout.slots = PrefillLayout::kMaxSlots;
   layout.infos_offset = layout.slots_offset + layout.slots * layout.slot_bytes;
   layout.tasks_offset = layout.infos_offset + layout.rows * kInfoBytes;
-  layout.boxes_offset = layout.tasks_offset + PrefillLayout::kPlaces * kTaskBytes;
+  layout.boxes_offset = layout.tasks_offset + PrefillLayout::kRecords * kTaskBytes;
   layout.barriers_offset = layout.boxes_offset + PrefillLayout::kMaxSlots * 4;
-  layout.flag_offset =
-      layout.barriers_offset + 2 * (PrefillLayout::kMaxSlots + PrefillLayout::kPlaces) * 8;
+  layout.flag_offset = layout.barriers_offset + kBarrierBytes;
   layout.shared_bytes = layout.flag_offset + 16;
   return layout;
 }

@@ -64,12 +64,14 @@ inline void load_task_tiles(const PrefillParams& params, const plan::Task& task,
 template <PrefillSpec kSpec>
 inline void load_keys_and_values(const PrefillParams& params, const PrefillShared<kSpec>& shared,
                                  int lane) {
+  int number = 0;
   int item = 0;
-  for_each_task(params.attention, [&](int i) {
-    const plan::Task task = load_task(params.attention, i);
+  for_each_task(params.attention, [&](const plan::Task& task) {
+    send_record<kSpec>(shared, number++, task, lane);
     load_task_tiles<kSpec>(params, task, shared, item, lane);
     item += TileItems<prefill_layout(kSpec)>(task).items();
   });
+  send_end<kSpec>(shared, number, lane);
 }
 
 }  // namespace hpcattn

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The warps that bring tasks: a task's record, and q of its rows as the products take it.
+// The warps that bring q of a task's rows, as the products take it.
 #pragma once
 
 #include "kernels/generic/attention/query.h"
 #include "kernels/sm90/prefill/ring.h"
-#include "kernels/sm90/prefill/tasks.h"
 
 namespace hpcattn {
 
@@ -40,24 +39,21 @@ inline void store_lines_of_query(const AttentionParams& p, const plan::Task& tas
   }
 }
 
-/// All tasks of this cta, and that they end; `thread`: of the warps that do it.
+/// All tasks of this cta; `thread`: of the warps that do it.
 template <PrefillSpec kSpec>
 inline void load_queries(const AttentionParams& p, const PrefillShared<kSpec>& shared, int thread) {
-  constexpr PrefillLayout kLayout = prefill_layout(kSpec);
-  const auto places = shared.places();
-  int item = 0;
-  for_each_task(p, [&](int i) {
-    const plan::Task task = load_task(p, i);
-    const int place = item % PrefillLayout::kPlaces;
-    places.wait_empty(item);
-    if (thread == 0) shared.task(place) = task;
-    store_lines_of_query<kSpec>(p, task, shared.base + place * kLayout.q_bytes, thread);
+  const auto records = shared.records();
+  const auto queries = shared.queries();
+  for (int number = 0;; ++number) {
+    records.wait_full(number);
+    const plan::Task task = shared.record(number);
+    records.release(number, thread % 32);
+    if (task.request == kNoRequest) return;
+    queries.wait_empty(number);
+    store_lines_of_query<kSpec>(p, task, shared.q(number), thread);
     ptx::fence_async_shared();  // the products read what these ordinary stores wrote
-    places.fill(item++, thread % 32);
-  });
-  places.wait_empty(item);
-  if (thread == 0) shared.task(item % PrefillLayout::kPlaces).request = kNoRequest;
-  places.fill(item, thread % 32);
+    queries.fill(number, thread % 32);
+  }
 }
 
 }  // namespace hpcattn

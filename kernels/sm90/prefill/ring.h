@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What passes between the warps that load and those that compute: slots of K and V, and places for
-// tasks. A slot or place is full or empty by turns, and each turn has a barrier.
+// What passes between the warps that load and those that compute: K and V, q, records of tasks.
+// Each has some places, which are full or empty by turns, and each turn has a barrier.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ class Turns {
   std::uint32_t barriers_;
 };
 
-/// In the place of a task: there are no more.
+/// In the record of a task: there are no more.
 inline constexpr int kNoRequest = -1;
 
 /// The parts of shared memory (config.h).
@@ -59,19 +59,25 @@ struct PrefillShared {
   static constexpr int kComputingWarps = kLayout.warpgroups * 4;
   static constexpr int kQueryWarps = 3;
   using Slots = Turns<kLayout.slots>;
-  using Places = Turns<PrefillLayout::kPlaces>;
+  using Queries = Turns<kLayout.queries>;
+  using Records = Turns<PrefillLayout::kRecords>;
   char* base;
 
   std::uint32_t address(int offset) const { return ptx::shared_address(base) + offset; }
   Slots slots() const { return Slots(address(kLayout.barriers_offset)); }
-  Places places() const {
-    return Places(address(kLayout.barriers_offset + 2 * PrefillLayout::kMaxSlots * 8));
+  Queries queries() const {
+    return Queries(address(kLayout.barriers_offset + 2 * PrefillLayout::kMaxSlots * 8));
+  }
+  Records records() const {
+    constexpr int kBefore = PrefillLayout::kMaxSlots + PrefillLayout::kMaxQueries;
+    return Records(address(kLayout.barriers_offset + 2 * kBefore * 8));
   }
 
   /// One thread, before the first use.
   void init() const {
     slots().init(1, kComputingWarps);  // full: who starts the copies, and their bytes
-    places().init(kQueryWarps, kComputingWarps);
+    queries().init(kQueryWarps, kComputingWarps);
+    records().init(1, kQueryWarps + kComputingWarps);
     ptx::fence_mbarrier_init();
   }
 
@@ -82,9 +88,11 @@ struct PrefillShared {
   std::uint32_t& boxes(int item) const {
     return reinterpret_cast<std::uint32_t*>(base + kLayout.boxes_offset)[item % kLayout.slots];
   }
-  std::uint32_t q_address(int place) const { return address(place * kLayout.q_bytes); }
-  plan::Task& task(int place) const {
-    return reinterpret_cast<plan::Task*>(base + kLayout.tasks_offset)[place];
+  /// Of a cta's tasks the one of this number.
+  char* q(int number) const { return base + number % kLayout.queries * kLayout.q_bytes; }
+  plan::Task& record(int number) const {
+    return reinterpret_cast<plan::Task*>(base +
+                                         kLayout.tasks_offset)[number % PrefillLayout::kRecords];
   }
   RowInfo* infos() const { return reinterpret_cast<RowInfo*>(base + kLayout.infos_offset); }
   int* flag() const { return reinterpret_cast<int*>(base + kLayout.flag_offset); }

@@ -35,7 +35,7 @@ class Warpgroup {
       const Task next = run_tiles(task, started, scores, output, softmax);
       started = !next.is_end && task.tiles.count > 0 && next.tiles.count > 0;
       store(task, output, softmax);
-      shared_.places().release(task.number, lane_here());
+      shared_.records().release(task.number, lane_here());
       task = next;
     }
   }
@@ -57,7 +57,6 @@ class Warpgroup {
     int item;
     bool is_end;
     Tiles tiles;
-    int place() const { return number % PrefillLayout::kPlaces; }
     int key(int tile) const { return item + tiles.key(tile); }
     int value(int tile) const { return item + tiles.value(tile); }
   };
@@ -76,8 +75,8 @@ class Warpgroup {
 
   /// Waits until it is there.
   Task find_task(int number, int item) const {
-    shared_.places().wait_full(number);
-    const plan::Task& record = shared_.task(number % PrefillLayout::kPlaces);
+    shared_.records().wait_full(number);
+    const plan::Task& record = shared_.record(number);
     Task task{number, item, ptx::warp_uniform(record.request) == kNoRequest, Tiles(record)};
     task.tiles.count = ptx::warp_uniform(task.tiles.count);
     return task;
@@ -88,7 +87,7 @@ class Warpgroup {
 
   /// The task's rows that this warpgroup has; none where row_end <= row_begin.
   plan::Task rows_of(const Task& task) const {
-    plan::Task rows = shared_.task(task.place());
+    plan::Task rows = shared_.record(task.number);
     const int skipped = warpgroup_ * kWarpgroupRows;
     rows.row_begin += skipped;
     rows.row_end = min(rows.row_begin + kWarpgroupRows, rows.row_end);
@@ -96,17 +95,18 @@ class Warpgroup {
     return rows;
   }
 
-  void start_scores(Scores& scores, int place, int key_item) const {
+  void start_scores(Scores& scores, int number, int key_item) const {
     const std::uint32_t rows = warpgroup_ * kWarpgroupRows * PrefillLayout::kLineBytes;
     ptx::wgmma_fence();
-    Products::start_scores(scores, shared_.q_address(place) + rows, shared_.slot_address(key_item));
+    Products::start_scores(scores, ptx::shared_address(shared_.q(number)) + rows,
+                           shared_.slot_address(key_item));
   }
 
   /// What of a tile is masked; K of it is there.
   Masked look_at(const Task& task, int tile) const {
     // What the last row's window leaves out comes before, what the first row does not see yet
     // after. Rows past the task's end see nothing, and nobody looks at them.
-    const plan::Task& record = shared_.task(task.place());
+    const plan::Task& record = shared_.record(task.number);
     const int rows = record.row_end - record.row_begin - warpgroup_ * kWarpgroupRows;
     const int last_row = min(max(rows, 1), kWarpgroupRows) - 1;
     const int token = task.tiles.token(tile);
@@ -121,6 +121,7 @@ class Warpgroup {
                     RunningSoftmax& softmax, float (&rescale)[1][2]) const {
     Products::keep_order(scores);
     shared_.slots().release(task.key(tile), lane_here());
+    if (tile + 1 == task.tiles.count) shared_.queries().release(task.number, lane_here());
     const int column = task.tiles.token(tile) + lane_here() % 4 * 2;
     if constexpr (kAttention.softcap || kAttention.alibi) {
       transform_scores<kAttention, Products>(scores, infos_here(), column, p_.softcap);
@@ -138,7 +139,7 @@ class Warpgroup {
   /// V of a tile is there, and what is dead of it cleared.
   void wait_values(const Task& task, int tile, unsigned boxes) const {
     shared_.slots().wait_full(task.value(tile));
-    const plan::Task& record = shared_.task(task.place());
+    const plan::Task& record = shared_.record(task.number);
     const int token = task.tiles.token(tile);
     const LiveTokens live{record.kv_begin - token, record.kv_end - token, boxes};
     if (live.begin <= 0 && live.end >= kLayout.tile_kv && boxes == kAllBoxes) return;
@@ -157,10 +158,15 @@ class Warpgroup {
                  RunningSoftmax& softmax) const {
     const auto slots = shared_.slots();
     const int last = task.tiles.count - 1;
-    if (last < 0) return next_of(task);
+    if (last < 0) {
+      shared_.queries().wait_full(task.number);
+      shared_.queries().release(task.number, lane_here());
+      return next_of(task);
+    }
     if (!started) {
+      shared_.queries().wait_full(task.number);
       slots.wait_full(task.key(0));
-      start_scores(scores, task.place(), task.key(0));
+      start_scores(scores, task.number, task.key(0));
       ptx::wgmma_wait<0>();
       Products::keep_order(scores);
     }
@@ -187,7 +193,7 @@ class Warpgroup {
       slots.wait_full(task.key(tile + 1));
       const Masked next_masked = look_at(task, tile + 1);
       turn_.wait();
-      start_scores(scores, task.place(), task.key(tile + 1));
+      start_scores(scores, task.number, task.key(tile + 1));
       wait_values(task, tile, masked.boxes);
       start_output(output, probabilities, task, tile);
       turn_.pass();
@@ -200,9 +206,12 @@ class Warpgroup {
     // Where no scores follow, some are computed nevertheless, of what is there: the compiler can
     // not follow products that may or may not be under way.
     const bool starts = !next.is_end && next.tiles.count > 0;
-    if (starts) slots.wait_full(next.key(0));
+    if (starts) {
+      shared_.queries().wait_full(next.number);
+      slots.wait_full(next.key(0));
+    }
     turn_.wait();
-    start_scores(scores, starts ? next.place() : task.place(),
+    start_scores(scores, starts ? next.number : task.number,
                  starts ? next.key(0) : task.value(last));
     wait_values(task, last, masked.boxes);
     start_output(output, probabilities, task, last);
@@ -221,7 +230,7 @@ class Warpgroup {
                          softmax);
     if (rows.partial < 0) return;
     join_partials<kAttention.head_dim, kThreads>(
-        p_, shared_.task(task.place()), shared_.flag(),
+        p_, shared_.record(task.number), shared_.flag(),
         warpgroup_ * kWarpgroupThreads + thread_here(),
         [] { ptx::barrier_sync(kComputeBarrier, kThreads); });
   }

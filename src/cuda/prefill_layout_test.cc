@@ -36,7 +36,7 @@ TEST(PrefillLayout, PartsFollowEachOtherAndFit) {
       EXPECT_EQ(layout.tasks_offset % 16, 0);
       EXPECT_EQ(layout.barriers_offset % 8, 0);
       EXPECT_GE(layout.slots, 4);
-      EXPECT_LE(layout.slots_offset + layout.slots * layout.slot_bytes, layout.infos_offset);
+      EXPECT_LE(layout.slots_offset + layout.slots * layout.slot_bytes, layout.tasks_offset);
       EXPECT_LE(layout.flag_offset, layout.shared_bytes);
       EXPECT_LE(layout.shared_bytes, kBytesPerCta);
       EXPECT_EQ(layout.rows, layout.warpgroups * kWarpgroupRows);

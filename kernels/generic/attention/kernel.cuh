@@ -94,6 +94,7 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
   }
 
   const RowInfo* const infos = shared.infos + first_row + lane / 4;
+  const auto row_here = [&](int i, int half) -> const RowInfo& { return infos[i * 16 + half * 8]; };
   const std::uint32_t q_address = ptx::shared_address(shared.q) + first_row * Config::kQStride;
   typename Products::Output output;
   HPCATTN_UNROLL
@@ -126,16 +127,16 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
     const bool masked =
         token < shared.state->plain_begin || token + kShape.tile_kv > shared.state->plain_end;
     if constexpr (kSpec.softcap || kSpec.alibi) {
-      transform_scores<kSpec, Products>(scores, infos, token + column, p.softcap);
+      transform_scores<kSpec, Products>(scores, row_here, token + column, p.softcap);
     }
-    if (masked) mask_scores<Products>(scores, infos, token + column);
+    if (masked) mask_scores<Products>(scores, row_here, token + column);
     if (has_holes) {
       mask_holes<Products>(scores,
                            shared.pages + tile % Config::kMaxSlots * kShape.tile_kv + column);
     }
     float rescale[kShape.row_tiles][2];
     const bool moved = softmax.update(scores, rescale, [&](int i, int half) {
-      return kSpec.softcap || kSpec.alibi ? 1.0F : infos[i * 16 + half * 8].factor;
+      return kSpec.softcap || kSpec.alibi ? 1.0F : row_here(i, half).factor;
     });
     if (moved) {
       HPCATTN_UNROLL

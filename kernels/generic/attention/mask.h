@@ -9,15 +9,16 @@
 
 namespace hpcattn {
 
-/// Soft cap and ALiBi on a tile's raw scores. `token`: this lane's first column.
-template <AttentionSpec kSpec, typename Products>
-inline void transform_scores(typename Products::Scores& scores, const RowInfo* infos, int token,
+/// Soft cap and ALiBi on a tile's raw scores. `rows(i, half)`: the RowInfo of this lane's row of
+/// row tile i, in its upper or lower half; `token`: this lane's first column.
+template <AttentionSpec kSpec, typename Products, typename Rows>
+inline void transform_scores(typename Products::Scores& scores, const Rows& rows, int token,
                              float softcap) {
   HPCATTN_UNROLL
   for (int i = 0; i < Products::kRowTiles; ++i) {
     HPCATTN_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const RowInfo& row = infos[i * 16 + half * 8];
+      const RowInfo& row = rows(i, half);
       const auto distance = static_cast<float>(row.position - token);
       HPCATTN_UNROLL
       for (int n = 0; n < Products::kTokenTiles; ++n) {
@@ -33,13 +34,13 @@ inline void transform_scores(typename Products::Scores& scores, const RowInfo* i
 }
 
 /// Tokens that a row does not see.
-template <typename Products>
-inline void mask_scores(typename Products::Scores& scores, const RowInfo* infos, int token) {
+template <typename Products, typename Rows>
+inline void mask_scores(typename Products::Scores& scores, const Rows& rows, int token) {
   HPCATTN_UNROLL
   for (int i = 0; i < Products::kRowTiles; ++i) {
     HPCATTN_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const RowInfo& row = infos[i * 16 + half * 8];
+      const RowInfo& row = rows(i, half);
       const int first = token - row.kv_begin;
       const unsigned num_seen = row.kv_end - row.kv_begin;
       HPCATTN_UNROLL

@@ -22,7 +22,7 @@ inline constexpr int kWarpgroupRows = 64;
 struct PrefillLayout {
   static constexpr int kLineBytes = 128;
   static constexpr int kMaxSlots = 8;
-  static constexpr int kRecords = 3;  // of tasks that are known
+  static constexpr int kRecords = 4;  // of tasks that are known
   static constexpr int kMaxQueries = 2;
   static constexpr int kAlignment = 1024;
 
@@ -35,10 +35,9 @@ struct PrefillLayout {
   int slots = 0;
   int q_bytes = 0;  // of a task
   int queries = 0;  // tasks whose q has a place: one that is computed, and the next
-  // Shared memory: q of some tasks | slots | row infos | records of tasks | boxes of each slot |
+  // Shared memory: q of some tasks | slots | records of tasks | boxes of each slot |
   // barriers | a flag.
   int slots_offset = 0;
-  int infos_offset = 0;
   int tasks_offset = 0;
   int boxes_offset = 0;
   int barriers_offset = 0;
@@ -49,7 +48,6 @@ struct PrefillLayout {
 };
 
 constexpr PrefillLayout prefill_layout(const PrefillSpec& spec) {
-  constexpr int kInfoBytes = static_cast<int>(sizeof(RowInfo));
   constexpr int kTaskBytes = static_cast<int>(sizeof(plan::Task));
   const int head_dim = spec.attention.head_dim;
   const int row_bytes = head_dim * 2;
@@ -67,12 +65,11 @@ constexpr PrefillLayout prefill_layout(const PrefillSpec& spec) {
   // All that comes after the slots.
   constexpr int kBarrierBytes =
       2 * (PrefillLayout::kMaxSlots + PrefillLayout::kMaxQueries + PrefillLayout::kRecords) * 8;
-  const int fixed = layout.rows * kInfoBytes + PrefillLayout::kRecords * kTaskBytes +
-                    PrefillLayout::kMaxSlots * 4 + kBarrierBytes + 16;
+  const int fixed =
+      PrefillLayout::kRecords * kTaskBytes + PrefillLayout::kMaxSlots * 4 + kBarrierBytes + 16;
   layout.slots = (spec.attention.shared_budget - layout.slots_offset - fixed) / layout.slot_bytes;
   if (layout.slots > PrefillLayout::kMaxSlots) layout.slots = PrefillLayout::kMaxSlots;
-  layout.infos_offset = layout.slots_offset + layout.slots * layout.slot_bytes;
-  layout.tasks_offset = layout.infos_offset + layout.rows * kInfoBytes;
+  layout.tasks_offset = layout.slots_offset + layout.slots * layout.slot_bytes;
   layout.boxes_offset = layout.tasks_offset + PrefillLayout::kRecords * kTaskBytes;
   layout.barriers_offset = layout.boxes_offset + PrefillLayout::kMaxSlots * 4;
   layout.flag_offset = layout.barriers_offset + kBarrierBytes;

@@ -94,7 +94,6 @@ struct PrefillShared {
     return reinterpret_cast<plan::Task*>(base +
                                          kLayout.tasks_offset)[number % PrefillLayout::kRecords];
   }
-  RowInfo* infos() const { return reinterpret_cast<RowInfo*>(base + kLayout.infos_offset); }
   int* flag() const { return reinterpret_cast<int*>(base + kLayout.flag_offset); }
 };
 

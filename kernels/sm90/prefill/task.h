@@ -27,12 +27,13 @@ class Warpgroup {
     turn_.begin();
     Task task = find_task(0, 0);
     Scores scores;
-    bool started = false;  // scores of the task's first tile: they are there
+    Rows rows;
+    bool started = false;  // scores of the task's first tile, and `rows`: they are there
     while (!task.is_end) {
       Output output;
       RunningSoftmax softmax;
       clear(output);
-      const Task next = run_tiles(task, started, scores, output, softmax);
+      const Task next = run_tiles(task, started, rows, scores, output, softmax);
       started = !next.is_end && task.tiles.count > 0 && next.tiles.count > 0;
       store(task, output, softmax);
       shared_.records().release(task.number, lane_here());
@@ -61,6 +62,14 @@ class Warpgroup {
     int value(int tile) const { return item + tiles.value(tile); }
   };
 
+  /// What this lane has to know of the task's rows: of its two, and of all of its warp.
+  struct Rows {
+    RowInfo info[2];  // eight rows apart
+    int plain_begin;  // what all rows see: [plain_begin, plain_end)
+    int plain_end;
+    const RowInfo& operator()(int, int half) const { return info[half]; }
+  };
+
   struct Masked {
     bool rows;       // some row does not see some of the tile
     unsigned boxes;  // bit i: box i is there
@@ -69,9 +78,6 @@ class Warpgroup {
   static int thread_here() { return ptx::thread_index_here() % kWarpgroupThreads; }
   static int lane_here() { return ptx::thread_index_here() % 32; }
   static int warp_here() { return thread_here() / 32; }
-  RowInfo* infos() const { return shared_.infos() + warpgroup_ * kWarpgroupRows; }
-  /// Of this lane's rows, eight apart.
-  const RowInfo* infos_here() const { return infos() + warp_here() * 16 + lane_here() / 4; }
 
   /// Waits until it is there.
   Task find_task(int number, int item) const {
@@ -95,6 +101,23 @@ class Warpgroup {
     return rows;
   }
 
+  /// Rows past the task's end are as its last one: nobody looks at them.
+  Rows look_up_rows(int number) const {
+    const plan::Task& record = shared_.record(number);
+    const int first = record.row_begin + warpgroup_ * kWarpgroupRows + warp_here() * 16;
+    Rows rows;
+    HPCATTN_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int row = min(first + half * 8 + lane_here() / 4, record.row_end - 1);
+      rows.info[half] = row_info<kAttention>(p_, record, row);
+    }
+    // What the last row's window leaves out comes before, what the first row does not see yet
+    // after.
+    rows.plain_begin = __shfl_sync(0xffffffffU, rows.info[1].kv_begin, 31);
+    rows.plain_end = __shfl_sync(0xffffffffU, rows.info[0].kv_end, 0);
+    return rows;
+  }
+
   void start_scores(Scores& scores, int number, int key_item) const {
     const std::uint32_t rows = warpgroup_ * kWarpgroupRows * PrefillLayout::kLineBytes;
     ptx::wgmma_fence();
@@ -103,33 +126,27 @@ class Warpgroup {
   }
 
   /// What of a tile is masked; K of it is there.
-  Masked look_at(const Task& task, int tile) const {
-    // What the last row's window leaves out comes before, what the first row does not see yet
-    // after. Rows past the task's end see nothing, and nobody looks at them.
-    const plan::Task& record = shared_.record(task.number);
-    const int rows = record.row_end - record.row_begin - warpgroup_ * kWarpgroupRows;
-    const int last_row = min(max(rows, 1), kWarpgroupRows) - 1;
+  Masked look_at(const Task& task, const Rows& rows, int tile) const {
     const int token = task.tiles.token(tile);
-    const bool plain =
-        token >= infos()[last_row].kv_begin && token + kLayout.tile_kv <= infos()[0].kv_end;
+    const bool plain = token >= rows.plain_begin && token + kLayout.tile_kv <= rows.plain_end;
     return {!plain, shared_.boxes(task.key(tile))};
   }
 
   /// Scores of a tile, which are there, become exponentials. Returns whether the output so far is
   /// to be multiplied by `rescale`.
-  bool exponentiate(const Task& task, int tile, const Masked& masked, Scores& scores,
-                    RunningSoftmax& softmax, float (&rescale)[1][2]) const {
+  bool exponentiate(const Task& task, const Rows& rows, int tile, const Masked& masked,
+                    Scores& scores, RunningSoftmax& softmax, float (&rescale)[1][2]) const {
     Products::keep_order(scores);
     shared_.slots().release(task.key(tile), lane_here());
     if (tile + 1 == task.tiles.count) shared_.queries().release(task.number, lane_here());
     const int column = task.tiles.token(tile) + lane_here() % 4 * 2;
     if constexpr (kAttention.softcap || kAttention.alibi) {
-      transform_scores<kAttention, Products>(scores, infos_here(), column, p_.softcap);
+      transform_scores<kAttention, Products>(scores, rows, column, p_.softcap);
     }
-    if (masked.rows) mask_scores<Products>(scores, infos_here(), column);
+    if (masked.rows) mask_scores<Products>(scores, rows, column);
     if (masked.boxes != kAllBoxes) mask_boxes<Products>(scores, masked.boxes);
     const bool moved = softmax.update(scores, rescale, [&](int, int half) {
-      return kAttention.softcap || kAttention.alibi ? 1.0F : infos_here()[half * 8].factor;
+      return kAttention.softcap || kAttention.alibi ? 1.0F : rows(0, half).factor;
     });
     HPCATTN_UNROLL
     for (int n = 0; n < Products::kTokenTiles; ++n) softmax.exponentiate(scores, n);
@@ -153,8 +170,8 @@ class Warpgroup {
     Products::start_output(output, probabilities, shared_.slot_address(task.value(tile)));
   }
 
-  /// Returns the next task; scores of its first tile are there if both have tiles.
-  Task run_tiles(const Task& task, bool started, Scores& scores, Output& output,
+  /// Returns the next task; scores of its first tile and `rows` are there if both have tiles.
+  Task run_tiles(const Task& task, bool started, Rows& rows, Scores& scores, Output& output,
                  RunningSoftmax& softmax) const {
     const auto slots = shared_.slots();
     const int last = task.tiles.count - 1;
@@ -167,15 +184,13 @@ class Warpgroup {
       shared_.queries().wait_full(task.number);
       slots.wait_full(task.key(0));
       start_scores(scores, task.number, task.key(0));
+      rows = look_up_rows(task.number);
       ptx::wgmma_wait<0>();
       Products::keep_order(scores);
     }
-    sync_warpgroup(warpgroup_);  // the row infos of the task before were read
-    write_row_infos<kAttention, kWarpgroupRows>(p_, rows_of(task), infos(), thread_here());
-    sync_warpgroup(warpgroup_);
     float rescale[1][2];
-    Masked masked = look_at(task, 0);
-    bool moved = exponentiate(task, 0, masked, scores, softmax, rescale);
+    Masked masked = look_at(task, rows, 0);
+    bool moved = exponentiate(task, rows, 0, masked, scores, softmax, rescale);
 
     typename Products::Probabilities probabilities;
     // Products of the output are waited for at the start of the next turn, and not at the end of
@@ -191,7 +206,7 @@ class Warpgroup {
     for (int tile = 0; tile < last; ++tile) {
       end_turn(tile);
       slots.wait_full(task.key(tile + 1));
-      const Masked next_masked = look_at(task, tile + 1);
+      const Masked next_masked = look_at(task, rows, tile + 1);
       turn_.wait();
       start_scores(scores, task.number, task.key(tile + 1));
       wait_values(task, tile, masked.boxes);
@@ -199,7 +214,7 @@ class Warpgroup {
       turn_.pass();
       ptx::wgmma_wait<1>();
       masked = next_masked;
-      moved = exponentiate(task, tile + 1, masked, scores, softmax, rescale);
+      moved = exponentiate(task, rows, tile + 1, masked, scores, softmax, rescale);
     }
     end_turn(last);
     const Task next = next_of(task);
@@ -216,6 +231,7 @@ class Warpgroup {
     wait_values(task, last, masked.boxes);
     start_output(output, probabilities, task, last);
     turn_.pass();
+    rows = look_up_rows(starts ? next.number : task.number);
     ptx::wgmma_wait<0>();
     Products::keep_order(scores);
     Products::keep_order(output);
@@ -233,6 +249,9 @@ class Warpgroup {
         p_, shared_.record(task.number), shared_.flag(),
         warpgroup_ * kWarpgroupThreads + thread_here(),
         [] { ptx::barrier_sync(kComputeBarrier, kThreads); });
+    // Tells the compiler that lanes are together again: without it descriptors of all products are
+    // computed lane by lane.
+    sync_warpgroup(warpgroup_);
   }
 
   static void clear(Output& output) {

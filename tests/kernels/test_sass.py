@@ -104,6 +104,11 @@ def test_prefill_multiplies_by_warpgroups_and_copies_by_the_engine(cubins: list[
         # Where the compiler can not follow products under way, it waits after each of them.
         waits = cubin.count("WARPGROUP.DEPBAR")
         serialised = [f"{waits} waits"] if waits > 5 else []
-        return ", ".join([f"no {opcode}" for opcode in missing] + serialised)
+        # Where it does not know that a warp's lanes are together, it moves the descriptors of each
+        # product from lanes to uniform registers.
+        moves = cubin.count("R2UR")
+        many_moves = moves > 2 * cubin.count("HGMMA") and "USETMAXREG" in opcodes
+        slow = [f"{moves} moves"] if many_moves else []
+        return ", ".join([f"no {opcode}" for opcode in missing] + serialised + slow)
 
     assert failures(cubins, wrong) == []

@@ -28,10 +28,14 @@ bool asked_for(std::string_view kernel) {
   return asked == kernel;
 }
 
-/// The copy engine can bring pages of K and V.
+/// K or V as the copy engine sees it.
+Tensor as_pages(const AttentionProblem& problem, const Tensor& kv) {
+  return is_packed(problem) ? as_one_page(kv) : kv;
+}
+
 bool takes_tensor_maps(const AttentionProblem& problem, const DeviceInfo& device) {
-  return device.major == 9 && device.minor == 0 && !is_packed(problem) &&
-         tensor_map_takes(problem.k) && tensor_map_takes(problem.v) && has_tensor_maps();
+  return device.major == 9 && device.minor == 0 && tensor_map_takes(as_pages(problem, problem.k)) &&
+         tensor_map_takes(as_pages(problem, problem.v)) && has_tensor_maps();
 }
 
 /// Packed rows of a KV head that a request has on average. The host knows no lengths, and chooses
@@ -46,8 +50,8 @@ std::int64_t rows_of_request(const AttentionProblem& problem, const AttentionGro
 /// must not follow from its batch, as this choice does.
 bool takes_decode(const AttentionProblem& problem, std::int64_t rows, const DecodeSpec& spec,
                   std::int64_t fixed_split, const DeviceInfo& device) {
-  return asked_for("sm90") && fixed_split == 0 && rows <= spec.rows && decode_takes(spec) &&
-         takes_tensor_maps(problem, device);
+  return asked_for("sm90") && fixed_split == 0 && !is_packed(problem) && rows <= spec.rows &&
+         decode_takes(spec) && takes_tensor_maps(problem, device);
 }
 
 /// Whether Hopper's prefill kernel takes a call, of any number of rows.
@@ -97,11 +101,12 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
   } else if (takes_prefill(problem, wide_spec, info)) {
     const Kernel& kernel = prefill_kernels.get(device, wide_spec, variant);
     const int box_tokens = prefill_layout(wide_spec).box_tokens;
-    launch(kernel, {ctas / plan::kCtasPerSm, 1, 1}, execution,
-           PrefillParams{.attention = params,
-                         .k_map = page_map(problem.k, box_tokens, BoxLines::kOne),
-                         .v_map = page_map(problem.v, box_tokens, BoxLines::kOne)},
-           /*programmatic=*/true);
+    launch(
+        kernel, {ctas / plan::kCtasPerSm, 1, 1}, execution,
+        PrefillParams{.attention = params,
+                      .k_map = page_map(as_pages(problem, problem.k), box_tokens, BoxLines::kOne),
+                      .v_map = page_map(as_pages(problem, problem.v), box_tokens, BoxLines::kOne)},
+        /*programmatic=*/true);
     prefill_launches.add();
   } else {
     const Kernel& kernel = generic_kernels.get(device, spec.attention, variant);

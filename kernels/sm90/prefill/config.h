@@ -10,7 +10,7 @@ namespace hpcattn {
 
 struct PrefillSpec {
   AttentionSpec attention;  // its shared_budget: of a cta that has a multiprocessor alone
-  int page_size = 64;
+  int page_size = 64;       // 0: packed K and V, all tokens on one page
   friend constexpr bool operator==(const PrefillSpec&, const PrefillSpec&) = default;
 };
 
@@ -57,7 +57,7 @@ constexpr PrefillLayout prefill_layout(const PrefillSpec& spec) {
   layout.lines = row_bytes / PrefillLayout::kLineBytes;
   // Past 128 dims the accumulators leave no registers for the scores of more.
   layout.tile_kv = head_dim <= 128 ? 128 : 64;
-  layout.box_tokens = spec.page_size < 64 ? spec.page_size : 64;
+  layout.box_tokens = spec.page_size > 0 && spec.page_size < 64 ? spec.page_size : 64;
   layout.slot_bytes = layout.tile_kv * row_bytes;
   layout.q_bytes = layout.rows * row_bytes;
   layout.queries = PrefillLayout::kMaxQueries;
@@ -82,7 +82,7 @@ constexpr PrefillLayout prefill_layout(const PrefillSpec& spec) {
 constexpr bool prefill_takes(const PrefillSpec& spec) {
   const AttentionSpec& attention = spec.attention;
   const int page = spec.page_size;
-  const bool pages = page == 16 || page == 32 || (page > 0 && page % 64 == 0);
+  const bool pages = page == 16 || page == 32 || page % 64 == 0;
   const bool dtypes =
       size_bytes(attention.kv_dtype) == 2 && attention.q_dtype == attention.kv_dtype;
   return pages && dtypes && attention.head_dim % 64 == 0 && attention.head_dim <= 256 &&

@@ -17,9 +17,13 @@ inline void load_task_tiles(const PrefillParams& params, const plan::Task& task,
                             const PrefillShared<kSpec>& shared, int item, int lane) {
   constexpr PrefillLayout kLayout = prefill_layout(kSpec);
   constexpr int kBoxes = kLayout.tile_kv / kLayout.box_tokens;
+  constexpr int kPageSize = kSpec.page_size > 0 ? kSpec.page_size : 1;  // where there are pages
   constexpr int kBoxBytes = kLayout.box_tokens * PrefillLayout::kLineBytes;
   const AttentionParams& p = params.attention;
+  constexpr bool kPacked = kSpec.page_size == 0;
   const std::int32_t* const table = p.page_table + task.request * p.table_request;
+  // Of the request, among all packed ones.
+  const int first_token = kPacked ? p.cu_seqlens_k[task.request * p.cu_k_stride] : 0;
   const TileItems<kLayout> tiles(task);
   const auto slots = shared.slots();
 
@@ -28,7 +32,11 @@ inline void load_task_tiles(const PrefillParams& params, const plan::Task& task,
   const auto page_of = [&](int tile) {
     const int token = token_of(tile);
     if (lane >= kBoxes || token >= task.kv_end) return -1;
-    return table[token / kSpec.page_size * p.table_page];
+    if constexpr (kPacked) {
+      return 0;
+    } else {
+      return table[token / kPageSize * p.table_page];
+    }
   };
   const auto load = [&](int at, int tile, int page, const TensorMap& map) {
     slots.wait_empty(at);
@@ -40,12 +48,12 @@ inline void load_task_tiles(const PrefillParams& params, const plan::Task& task,
     }
     __syncwarp();
     if (page < 0) return;
+    const int place = kPacked ? first_token + token_of(tile) : token_of(tile) % kPageSize;
     const std::uint32_t to = shared.slot_address(at) + lane * kBoxBytes;
     HPCATTN_UNROLL
     for (int line = 0; line < kLayout.lines; ++line) {
       ptx::tensor_copy_5d(to + line * kLayout.tile_kv * PrefillLayout::kLineBytes, map,
-                          slots.full_barrier(at), 0, token_of(tile) % kSpec.page_size, line,
-                          task.kv_head, page);
+                          slots.full_barrier(at), 0, place, line, task.kv_head, page);
     }
   };
 

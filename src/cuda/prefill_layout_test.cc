@@ -13,7 +13,7 @@
 namespace hpcattn {
 namespace {
 
-constexpr std::int64_t kBytesPerCta = 227 * 1024;
+constexpr std::int64_t kBytesPerCta = std::int64_t{227} * 1024;
 
 PrefillSpec spec_of(std::int64_t head_dim, std::int64_t page_size) {
   AttentionGroup group;

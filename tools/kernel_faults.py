@@ -52,6 +52,8 @@ _EPILOGUE = "kernels/generic/attention/epilogue.h"
 _MULTIPLY = "kernels/generic/attention/multiply.h"
 _COMBINE = "kernels/generic/attention/combine.h"
 _PREFILL = "kernels/sm90/prefill/"
+_CLAIMS = "kernels/generic/attention/claims.h"
+_DECODE = "kernels/sm90/decode/"
 _ROWS = "src/plan/rows.h"
 _LANE = "kernels/fused/rope/lane.h"
 
@@ -107,9 +109,29 @@ FAULTS = (
     Fault("heads of a group mixed up", _OUTPUT, "kv_head * group + row", "kv_head + row"),
     Fault("odd and even dims of fp8 V", _MULTIPLY, "pairs[1], 0x6420", "pairs[1], 0x7531"),
     # Splits.
-    Fault("splits joined without weights", _COMBINE, "ptx::ex2(weight[i] - top)", "1.0F"),
+    Fault("splits joined without weights", _COMBINE, "ptx::ex2(one - largest)", "1.0F"),
     Fault(
-        "last split left out", _COMBINE, "first + i < c.num_splits", "first + i < c.num_splits - 1"
+        "last split left out",
+        _COMBINE,
+        "first + i < c.num_splits &&",
+        "first + i < c.num_splits - 1 &&",
+    ),
+    Fault("earlier partials not rescaled", _COMBINE, "total *= kept;", ""),
+    Fault("partials' rows mixed up", _COMBINE, "std::int64_t{first + i} * c.stride", "first + i"),
+    Fault("second step of a join left out", _COMBINE, "index = c.next;", "index = -1;"),
+    # Claims.
+    Fault(
+        "a task that no cta claims",
+        _CLAIMS,
+        "num_ctas + static_cast<int>(before);",
+        "num_ctas + static_cast<int>(before) + 1;",
+    ),
+    Fault(
+        "claims not given back",
+        _CLAIMS,
+        "== num_tasks - 1) {",
+        "== num_tasks) {",
+        "GpuGraph.ClaimsAreGivenBackForTheNextLayer",
     ),
     Fault("rows of padding not written", _COMBINE, "(p.num_tokens - live) * p.num_q_heads", "0"),
     Fault(
@@ -181,6 +203,68 @@ FAULTS = (
         "slots.wait_empty(at);",
         "",
         kernels="prefill",
+    ),
+    # Hopper's decode kernel.
+    Fault(
+        "decode: no mask",
+        _DECODE + "softmax.h",
+        "score = seen ? score : negative_infinity();",
+        "score = score;",
+    ),
+    Fault(
+        "decode: dead values kept",
+        _DECODE + "task.h",
+        "if (live_tokens != kAllTokens) {",
+        "if (false) {",
+    ),
+    Fault(
+        "decode: output not rescaled",
+        _DECODE + "task.h",
+        "if (moved) Products::rescale(output, rescale);",
+        "",
+    ),
+    Fault(
+        "decode: P's bias in the LSE",
+        _DECODE + "softmax.h",
+        "reference[r][e] - static_cast<float>(kBias);",
+        "reference[r][e];",
+    ),
+    Fault(
+        "decode: first head's pages for all",
+        _DECODE + "load.h",
+        "0, place, 0, task.kv_head, page",
+        "0, place, 0, 0, page",
+    ),
+    Fault(
+        "decode: K copied for V",
+        _DECODE + "load.h",
+        "load(tile, page, params.v_map);",
+        "load(tile, page, params.k_map);",
+    ),
+    Fault("decode: slots not waited for", _DECODE + "load.h", "ring.wait_empty(item);", ""),
+    Fault(
+        "decode: V not waited for",
+        _DECODE + "task.h",
+        "ring.wait_full(item);\n    const std::uint32_t v",
+        "const std::uint32_t v",
+    ),
+    Fault(
+        "decode: every pass takes the first rows",
+        _DECODE + "tasks.h",
+        "pass.task.row_begin += skipped;",
+        "",
+    ),
+    Fault(
+        "decode: q's scale not in its factor",
+        _DECODE + "query.h",
+        "infos[i].factor *= __uint_as_float(exponent) * (1.0F / 1024.0F);",
+        "",
+    ),
+    Fault(
+        "decode: maxima of one warp",
+        _DECODE + "softmax.h",
+        "top.x = fmaxf(top.x, one.x);",
+        "top.x = one.x;",
     ),
     # The other operators.
     Fault(

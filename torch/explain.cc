@@ -145,8 +145,7 @@ std::string plan_tasks(StableTensor plan) {
     };
     std::map<std::string, std::int64_t> kernels;
     for (const plan::Task& task : view.tasks) {
-      ++kernels[on_cpu ? cpu::kernel_name(task.row_end - task.row_begin)
-                       : std::string("cuda/generic/attention")];
+      ++kernels[on_cpu ? cpu::kernel_name(task.row_end - task.row_begin) : std::string("cuda")];
     }
     // A partial row is its output, its maximum and its sum, in float32.
     const std::int64_t partial_row_bytes = 4 * (std::int64_t{view.header->head_dim} + 2);

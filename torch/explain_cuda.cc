@@ -28,10 +28,10 @@ std::string_view text_of(cuda::CubinPlace place) {
   return "unknown";
 }
 
-/// What a call launches: the plan, attention, and the combine where rows are split.
+/// What a call launches whose requests have `rows` rows a KV head on average: the plan, attention.
 std::string call_kernels(std::int64_t num_q_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
                          std::int64_t page_size, ScalarType q_dtype, ScalarType kv_dtype,
-                         bool softcap, bool alibi, std::int64_t fixed_split,
+                         bool softcap, bool alibi, std::int64_t fixed_split, std::int64_t rows,
                          std::int64_t capability) {
   constexpr const char* kOp = "call_kernels";
   return run([&] {
@@ -42,10 +42,14 @@ std::string call_kernels(std::int64_t num_q_heads, std::int64_t num_kv_heads, st
     device.minor = int_of(kOp, "capability", capability % 10);
     const std::string arch = cuda::arch_of(device);
     const cuda::AttentionFeatures features{.softcap = softcap, .alibi = alibi};
+    const AttentionSpec spec = cuda::attention_spec(group, features, cuda::shared_budget(arch));
+    std::optional<DecodeSpec> decode;
+    if (fixed_split == 0) decode = cuda::decode_spec(spec, group.page_size, rows, arch);
     const std::vector<cuda::KernelVariant> variants = {
-        cuda::variant_of(cuda::plan_spec(fixed_split)),
-        cuda::variant_of(cuda::attention_spec(group, features, cuda::shared_budget(arch)))};
-    return message(R"({"arch": )", quoted(arch), R"(, "kernels": )",
+        cuda::variant_of(cuda::plan_spec()),
+        decode ? cuda::variant_of(*decode) : cuda::variant_of(spec)};
+    return message(R"({"arch": )", quoted(arch), R"(, "attention": )",
+                   quoted(decode ? cuda::kDecodeName : cuda::kGenericName), R"(, "kernels": )",
                    array(variants,
                          [&](const cuda::KernelVariant& variant) {
                            return message(R"({"name": )", quoted(variant.name), R"(, "threads": )",
@@ -64,7 +68,7 @@ std::vector<std::int32_t> int32s(const std::vector<std::int64_t>& values, const 
   return narrow;
 }
 
-/// Tasks as plan_tasks() shows them, and the worker of each.
+/// Tasks as plan_tasks() shows them, in the order that ctas claim them.
 std::string plan_preview(std::vector<std::int64_t> cu_seqlens_q, std::vector<std::int64_t> kv_lens,
                          std::int64_t num_sms, std::int64_t num_q_heads, std::int64_t num_kv_heads,
                          std::int64_t head_dim, std::int64_t page_size, ScalarType q_dtype,
@@ -81,10 +85,9 @@ std::string plan_preview(std::vector<std::int64_t> cu_seqlens_q, std::vector<std
     std::int64_t total = 0;
     for (std::size_t i = 0; i < plan.tasks.size(); ++i) {
       const plan::Task& task = plan.tasks[i];
-      tasks +=
-          message(i > 0 ? ", [" : "[", task.request, ", ", task.kv_head, ", ", task.num_heads, ", ",
-                  task.row_begin, ", ", task.row_end, ", ", task.kv_begin, ", ", task.kv_end, ", ",
-                  task.partial, ", ", plan.costs[i], ", ", task.worker, "]");
+      tasks += message(i > 0 ? ", [" : "[", task.request, ", ", task.kv_head, ", ", task.num_heads,
+                       ", ", task.row_begin, ", ", task.row_end, ", ", task.kv_begin, ", ",
+                       task.kv_end, ", ", task.partial, ", ", plan.costs[i], "]");
       longest = std::max(longest, plan.costs[i]);
       total += plan.costs[i];
     }
@@ -108,7 +111,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(hpcattn, library) {
   library.def(
       "call_kernels(*, int num_q_heads, int num_kv_heads, int head_dim, int page_size, "
       "ScalarType q_dtype, ScalarType kv_dtype, bool softcap, bool alibi, int fixed_split, "
-      "int capability) -> str");
+      "int rows, int capability) -> str");
   library.def(
       "plan_preview(int[] cu_seqlens_q, int[] kv_lens, *, int num_sms, int num_q_heads, "
       "int num_kv_heads, int head_dim, int page_size, ScalarType q_dtype, ScalarType kv_dtype, "

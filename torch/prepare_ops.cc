@@ -43,11 +43,12 @@ std::string show_variant(const cuda::KernelVariant& variant) {
                  "}");
 }
 
-/// A device's, else an arch's.
-int budget_of(std::optional<std::int64_t> device, const std::optional<std::string>& arch) {
-  if (device) return cuda::shared_budget(cuda::device_info(int_of(kOp, "device", *device)));
+/// A device, else an arch.
+cuda::AttentionDevice target_of(std::optional<std::int64_t> device,
+                                const std::optional<std::string>& arch) {
+  if (device) return cuda::attention_device(cuda::device_info(int_of(kOp, "device", *device)));
   check(arch.has_value(), kOp, ": neither a device nor an arch is given.");
-  return cuda::shared_budget(*arch);
+  return cuda::attention_device(*arch);
 }
 
 /// All kernels of layers that are alike.
@@ -69,14 +70,14 @@ std::string model_kernels(std::int64_t num_q_heads, std::int64_t num_kv_heads,
     model.alibi = alibi;
     model.norm_policy = policy_of(norm_policy);
     model.norm_scope = scope_of(norm_scope);
-    return array(cuda::kernels_of({model}, budget_of(device, arch)), show_variant);
+    return array(cuda::kernels_of({model}, target_of(device, arch)), show_variant);
   });
 }
 
 std::string shipped_kernels(std::string arch) {
   return run([&] {
-    const int budget = budget_of(std::nullopt, arch);
-    return array(cuda::kernels_of(cuda::shipped_models(), budget), show_variant);
+    const cuda::AttentionDevice target = target_of(std::nullopt, arch);
+    return array(cuda::kernels_of(cuda::shipped_models(), target), show_variant);
   });
 }
 

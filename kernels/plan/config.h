@@ -8,7 +8,6 @@ namespace hpcattn {
 
 struct PlanSpec {
   bool checked = false;  // lengths out of order are reported; without it they are clamped alone
-  bool fixed = false;    // splits at multiples of a length (fixed_split)
   friend constexpr bool operator==(const PlanSpec&, const PlanSpec&) = default;
 };
 

@@ -13,7 +13,7 @@ namespace hpcattn {
 /// Sums of the warps, for the one scan that runs at a time.
 struct PlanScanMemory {
   static constexpr int kWarps = kPlanThreads / 32;
-  static constexpr int kBytesOfSum = 16;
+  static constexpr int kBytesOfSum = 24;
   alignas(16) unsigned char of_warp[kWarps * kBytesOfSum];
 };
 

@@ -4,17 +4,19 @@
 
 #include "kernels/plan/cta.h"
 #include "kernels/plan/params.h"
+#include "kernels/ptx/dependent.h"
 #include "src/plan/balance.h"
 
 namespace hpcattn {
 
 template <PlanSpec kSpec>
 __device__ void make_plan(const PlanParams& params) {
+  ptx::wait_for_kernel_before();
+  ptx::let_next_kernel_begin();
   __shared__ PlanScanMemory scan_smem;
   __shared__ plan::BalanceMemory memory;
   PlanCta<kSpec> cta(scan_smem, params.faults);
-  constexpr plan::CutMode kMode = kSpec.fixed ? plan::CutMode::kFixed : plan::CutMode::kBalanced;
-  plan::Balancer<kMode, PlanCta<kSpec>>(cta, params.input, memory).run();
+  plan::Balancer<PlanCta<kSpec>>(cta, params.input, memory).run();
 }
 
 }  // namespace hpcattn

@@ -72,14 +72,12 @@ class PlanPreview:
     """The plan that a GPU would be given.
 
     Attributes:
-        tasks: In the order in which workers take them.
-        workers: The worker of each task.
+        tasks: In the order in which ctas claim them.
         num_workers: Ctas that attention runs.
         numbers: num_partials, num_combines, narrow_tiles, plan_bytes and the like.
     """
 
     tasks: tuple[Task, ...]
-    workers: tuple[int, ...]
     num_workers: int
     numbers: dict[str, int]
 
@@ -151,9 +149,9 @@ def plan_preview(
     rows = answer.pop("tasks")
     tasks = tuple(
         Task(request, (head, head + heads), (row, row_end), (kv, kv_end), partial >= 0, cost)
-        for request, head, heads, row, row_end, kv, kv_end, partial, cost, _ in rows
+        for request, head, heads, row, row_end, kv, kv_end, partial, cost in rows
     )
-    return PlanPreview(tasks, tuple(row[-1] for row in rows), answer.pop("num_workers"), answer)
+    return PlanPreview(tasks, answer.pop("num_workers"), answer)
 
 
 def call_kernels(**call: Any) -> dict[str, Any]:
@@ -161,11 +159,12 @@ def call_kernels(**call: Any) -> dict[str, Any]:
 
     Args:
         **call: As the operator `torch.ops.hpcattn.call_kernels` takes it: the fields of a group,
-            softcap, alibi, fixed_split, capability (90 for 9.0).
+            softcap, alibi, fixed_split, rows (of a KV head that a request has on average),
+            capability (90 for 9.0).
 
     Returns:
-        `arch`, and `kernels`: each with `name`, `threads`, `shared_bytes` and `cubin` ("shipped",
-        "cached" or "not compiled").
+        `arch`, the name of the `attention` kernel, and `kernels`: each with `name`, `threads`,
+        `shared_bytes` and `cubin` ("shipped", "cached" or "not compiled").
     """
     answer: dict[str, Any] = json.loads(run(_library.load().call_kernels, **call))
     return answer

@@ -47,9 +47,7 @@ ComputePath HpcAttentionBackend::compute_path(ComputeCapability capability) {
   return capability == kHopperCapability ? ComputePath::kHopper : ComputePath::kGenericCuda;
 }
 
-bool HpcAttentionBackend::is_built(ComputePath path) {
-  return path == ComputePath::kCpu || path == ComputePath::kGenericCuda;
-}
+bool HpcAttentionBackend::is_built(ComputePath path) { return path != ComputePath::kNone; }
 
 ComputePath HpcAttentionBackend::serving_path(ComputeCapability capability) {
   const ComputePath path = compute_path(capability);

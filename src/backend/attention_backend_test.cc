@@ -79,15 +79,15 @@ TEST(HpcAttentionBackendTest, ComputePaths) {
   EXPECT_EQ(HpcAttentionBackend::compute_path(C{10, 0}), ComputePath::kGenericCuda);
   EXPECT_TRUE(HpcAttentionBackend::is_built(ComputePath::kCpu));
   EXPECT_TRUE(HpcAttentionBackend::is_built(ComputePath::kGenericCuda));
-  EXPECT_FALSE(HpcAttentionBackend::is_built(ComputePath::kHopper));
+  EXPECT_TRUE(HpcAttentionBackend::is_built(ComputePath::kHopper));
   EXPECT_FALSE(HpcAttentionBackend::is_built(ComputePath::kNone));
 }
 
-TEST(HpcAttentionBackendTest, HopperIsServedByTheGenericKernels) {
+TEST(HpcAttentionBackendTest, HopperDecodesByAKernelOfItsOwn) {
   using C = ComputeCapability;
   EXPECT_EQ(HpcAttentionBackend::serving_path(C{7, 5}), ComputePath::kNone);
   EXPECT_EQ(HpcAttentionBackend::serving_path(C{8, 6}), ComputePath::kGenericCuda);
-  EXPECT_EQ(HpcAttentionBackend::serving_path(C{9, 0}), ComputePath::kGenericCuda);
+  EXPECT_EQ(HpcAttentionBackend::serving_path(C{9, 0}), ComputePath::kHopper);
   EXPECT_FALSE(HpcAttentionBackend::supports_compute_capability(C{7, 5}));
   for (C capability : {C{8, 0}, C{8, 9}, C{9, 0}, C{10, 0}, C{12, 0}}) {
     EXPECT_TRUE(HpcAttentionBackend::supports_compute_capability(capability));
@@ -96,9 +96,15 @@ TEST(HpcAttentionBackendTest, HopperIsServedByTheGenericKernels) {
     request.capability = capability;
     EXPECT_EQ(reasons_of(request), "");
     const KernelExplanation decode = HpcAttentionBackend::explain(request, 1);
-    EXPECT_EQ(decode.kernel, "cuda/generic/attention");
-    EXPECT_EQ(decode.reason.find("has no kernels of Hopper's own") != std::string::npos,
-              capability == C(9, 0));
+    const bool hopper = capability == C(9, 0);
+    EXPECT_EQ(decode.kernel, hopper ? "cuda/sm90/decode" : "cuda/generic/attention");
+    EXPECT_EQ(decode.reason.find("at most 32 on average of a batch take Hopper's decode kernel") !=
+                  std::string::npos,
+              hopper);
+    EXPECT_EQ(HpcAttentionBackend::explain(request, 9).kernel, "cuda/generic/attention");
+    request.page_size = 24;
+    EXPECT_EQ(HpcAttentionBackend::explain(request, 1).kernel, "cuda/generic/attention");
+    request.page_size = 16;
     EXPECT_NE(decode.reason.find("4 rows (1 query tokens x 4 heads of a group) read each KV head: "
                                  "at most 16 are one narrow tile"),
               std::string::npos);

@@ -7,6 +7,7 @@
 #include "src/common/check.h"
 #include "src/cpu/attention/attention.h"
 #include "src/cpu/attention/task.h"
+#include "src/cuda/attention.h"
 #include "src/ops/support.h"
 #include "src/plan/device_layout.h"
 
@@ -122,13 +123,29 @@ void check_not_offered(Reasons& reasons, const BackendRequest& request) {
       "LSE and merge_partials joins them");
 }
 
+AttentionSpec spec_of(const BackendRequest& request, const cuda::AttentionDevice& device) {
+  return {.head_dim = static_cast<int>(request.head_dim),
+          .q_dtype = request.query_dtype.value_or(request.dtype),
+          .kv_dtype = *parse_kv_cache_dtype(request.kv_cache_dtype, request.dtype),
+          .softcap = request.softcap > 0.0,
+          .alibi = request.alibi,
+          .shared_budget = device.shared_budget};
+}
+
 /// Of a request that is served.
 void explain_cuda(const BackendRequest& request, std::int64_t query_tokens,
                   KernelExplanation& explanation) {
   const std::int64_t group = request.num_q_heads / request.num_kv_heads;
   const std::int64_t rows = group * query_tokens;
   const plan::TileRows tiles = plan::tile_rows(static_cast<int>(request.head_dim));
-  explanation.kernel = "cuda/generic/attention";
+  // A request alone, or among others of as many rows.
+  const cuda::AttentionDevice device = cuda::attention_device(
+      cuda::arch_of({.major = request.capability->major, .minor = request.capability->minor}));
+  const bool decode = cuda::decode_spec(spec_of(request, device),
+                                        static_cast<int>(request.page_size), rows, device.arch)
+                          .has_value() &&
+                      has_cache(request.attention_type) && !request.batch_invariant;
+  explanation.kernel = decode ? cuda::kDecodeName : cuda::kGenericName;
   explanation.reason = message(rows, " rows (", query_tokens, " query tokens x ", group,
                                " heads of a group) read each KV head: ");
   if (rows <= tiles.narrow) {
@@ -136,11 +153,10 @@ void explain_cuda(const BackendRequest& request, std::int64_t query_tokens,
   } else {
     explanation.reason += message("more than ", tiles.narrow, " are tiles of ", tiles.wide);
   }
-  const ComputePath path = HpcAttentionBackend::compute_path(*request.capability);
-  if (path != HpcAttentionBackend::serving_path(*request.capability)) {
+  if (decode) {
     explanation.reason +=
-        "; compute capability 9.0 is served by the generic kernel (from 8.0 on), since this build "
-        "has no kernels of Hopper's own";
+        message("; at most ", cuda::kMostDecodeRows,
+                " on average of a batch take Hopper's decode kernel, more the generic one");
   }
 }
 

@@ -2,9 +2,6 @@
 #include "src/cuda/attention.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <string>
-#include <string_view>
 
 #include "kernels/sm90/decode/params.h"
 #include "kernels/sm90/prefill/params.h"
@@ -18,24 +15,9 @@
 namespace hpcattn::cuda {
 namespace {
 
-/// Until Hopper's kernels are chosen by default, HPCATTN_KERNELS asks for one: "sm90" for that of
-/// decode, "prefill".
-bool asked_for(std::string_view kernel) {
-  static const std::string asked = [] {
-    const char* value = std::getenv("HPCATTN_KERNELS");
-    return std::string(value == nullptr ? "" : value);
-  }();
-  return asked == kernel;
-}
-
 /// K or V as the copy engine sees it.
 Tensor as_pages(const AttentionProblem& problem, const Tensor& kv) {
   return is_packed(problem) ? as_one_page(kv) : kv;
-}
-
-bool takes_tensor_maps(const AttentionProblem& problem, const DeviceInfo& device) {
-  return device.major == 9 && device.minor == 0 && tensor_map_takes(as_pages(problem, problem.k)) &&
-         tensor_map_takes(as_pages(problem, problem.v)) && has_tensor_maps();
 }
 
 /// Packed rows of a KV head that a request has on average. The host knows no lengths, and chooses
@@ -46,18 +28,25 @@ std::int64_t rows_of_request(const AttentionProblem& problem, const AttentionGro
   return (rows + num_requests - 1) / num_requests;
 }
 
-/// Whether Hopper's decode kernel takes a call. Where KV is cut at fixed places a request's bits
-/// must not follow from its batch, as this choice does.
-bool takes_decode(const AttentionProblem& problem, std::int64_t rows, const DecodeSpec& spec,
-                  std::int64_t fixed_split, const DeviceInfo& device) {
-  return asked_for("sm90") && fixed_split == 0 && !is_packed(problem) && rows <= spec.rows &&
-         decode_takes(spec) && takes_tensor_maps(problem, device);
+/// The decode kernel's spec where that takes the call. Where KV is cut at fixed places a request's
+/// bits must not follow from its batch, as this choice does.
+std::optional<DecodeSpec> decode_spec_of(const AttentionProblem& problem,
+                                         const AttentionGroup& group,
+                                         const AttentionSpec& attention, std::int64_t fixed_split,
+                                         const DeviceInfo& device) {
+  if (fixed_split > 0 || is_packed(problem) || !has_tensor_maps() || !tensor_map_takes(problem.k) ||
+      !tensor_map_takes(problem.v)) {
+    return {};
+  }
+  return decode_spec(attention, group.page_size, rows_of_request(problem, group), arch_of(device));
 }
 
 /// Whether Hopper's prefill kernel takes a call, of any number of rows.
 bool takes_prefill(const AttentionProblem& problem, const PrefillSpec& spec,
                    const DeviceInfo& device) {
-  return asked_for("prefill") && prefill_takes(spec) && takes_tensor_maps(problem, device);
+  return prefill_asked_for() && device.major == 9 && device.minor == 0 && prefill_takes(spec) &&
+         has_tensor_maps() && tensor_map_takes(as_pages(problem, problem.k)) &&
+         tensor_map_takes(as_pages(problem, problem.v));
 }
 
 void launch_attention(const AttentionProblem& problem, const AttentionGroup& group,
@@ -66,8 +55,8 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
   static KernelTable<AttentionSpec> generic_kernels;
   static KernelTable<DecodeSpec> decode_kernels;
   static KernelTable<PrefillSpec> prefill_kernels;
-  static Counter generic_launches("cuda/generic/attention");
-  static Counter decode_launches("cuda/sm90/decode");
+  static Counter generic_launches(kGenericName);
+  static Counter decode_launches(kDecodeName);
   static Counter prefill_launches("cuda/sm90/prefill");
   const int device = problem.q.device().index;
   const DeviceInfo& info = device_info(device);
@@ -75,11 +64,8 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
       .softcap = problem.options.softcap > 0.0,
       .alibi = problem.options.alibi_slopes.defined(),
       .unaligned_kv = !rows_aligned(problem.k, 16) || !rows_aligned(problem.v, 16)};
-  const std::int64_t rows = rows_of_request(problem, group);
-  const DecodeSpec spec{.attention = attention_spec(group, features, shared_budget(info)),
-                        .page_size = group.page_size,
-                        .rows = rows <= 16 ? 16 : 32};
-  const PrefillSpec wide_spec = prefill_spec(group, features, info.shared_bytes_per_cta);
+  const AttentionSpec spec = attention_spec(group, features, shared_budget(info));
+  const PrefillSpec prefill = prefill_spec(group, features, info.shared_bytes_per_cta);
   const auto variant = [](const auto& s) { return variant_of(s); };
 
   const std::int64_t row_floats = std::int64_t{group.head_dim} + 1;
@@ -89,18 +75,9 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
                          .rows = bound.partial_rows};
   const AttentionParams params = attention_params(problem, group, plan, room);
   const auto ctas = static_cast<unsigned>(plan_workers(device));
-  if (takes_decode(problem, rows, spec, fixed_split, info)) {
-    const Kernel& kernel = decode_kernels.get(device, spec, variant);
-    const int box_tokens = decode_layout(spec).box_tokens;
-    launch(kernel, {ctas, 1, 1}, execution,
-           DecodeParams{.attention = params,
-                        .k_map = page_map(problem.k, box_tokens, BoxLines::kAll),
-                        .v_map = page_map(problem.v, box_tokens, BoxLines::kAll)},
-           /*programmatic=*/true);
-    decode_launches.add();
-  } else if (takes_prefill(problem, wide_spec, info)) {
-    const Kernel& kernel = prefill_kernels.get(device, wide_spec, variant);
-    const int box_tokens = prefill_layout(wide_spec).box_tokens;
+  if (takes_prefill(problem, prefill, info)) {
+    const Kernel& kernel = prefill_kernels.get(device, prefill, variant);
+    const int box_tokens = prefill_layout(prefill).box_tokens;
     launch(
         kernel, {ctas / plan::kCtasPerSm, 1, 1}, execution,
         PrefillParams{.attention = params,
@@ -108,8 +85,16 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
                       .v_map = page_map(as_pages(problem, problem.v), box_tokens, BoxLines::kOne)},
         /*programmatic=*/true);
     prefill_launches.add();
+  } else if (const auto decode = decode_spec_of(problem, group, spec, fixed_split, info)) {
+    const Kernel& kernel = decode_kernels.get(device, *decode, variant);
+    launch(kernel, {ctas, 1, 1}, execution,
+           DecodeParams{.attention = params,
+                        .k_map = page_map(problem.k, decode->box_tokens, BoxLines::kAll),
+                        .v_map = page_map(problem.v, decode->box_tokens, BoxLines::kAll)},
+           /*programmatic=*/true);
+    decode_launches.add();
   } else {
-    const Kernel& kernel = generic_kernels.get(device, spec.attention, variant);
+    const Kernel& kernel = generic_kernels.get(device, spec, variant);
     launch(kernel, {ctas, 1, 1}, execution, params, /*programmatic=*/info.major >= 9);
     generic_launches.add();
   }

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +16,10 @@
 #include "src/cuda/kernel.h"
 
 namespace hpcattn::cuda {
+
+/// The kernels' names, as counters and people have them.
+inline constexpr const char* kGenericName = "cuda/generic/attention";
+inline constexpr const char* kDecodeName = "cuda/sm90/decode";
 
 /// What is compiled in only where a call asks for it.
 struct AttentionFeatures {
@@ -26,6 +32,14 @@ struct AttentionFeatures {
 int shared_budget(const DeviceInfo& device);
 /// The same of an architecture ("sm_90a"), where no device is at hand.
 int shared_budget(std::string_view arch);
+
+/// What the choice of a kernel depends on besides the call.
+struct AttentionDevice {
+  std::string arch;  // "sm_90a"
+  int shared_budget = 0;
+};
+AttentionDevice attention_device(const DeviceInfo& device);
+AttentionDevice attention_device(std::string_view arch);
 
 /// The variant of a group's calls. Throws Unsupported for a dtype of q that no GPU kernel takes.
 AttentionSpec attention_spec(const AttentionGroup& group, const AttentionFeatures& features,
@@ -40,10 +54,23 @@ KernelVariant variant_of(const PrefillSpec& spec);
 /// What a group's calls have of it on a device with so much shared memory a cta.
 PrefillSpec prefill_spec(const AttentionGroup& group, const AttentionFeatures& features,
                          std::int64_t shared_bytes_per_cta);
+/// HPCATTN_KERNELS=prefill: until it is chosen by default.
+bool prefill_asked_for();
 
-/// Every variant that a call can take on a device of this architecture.
+/// Rows of a KV head that a decode kernel's pass takes, at most.
+inline constexpr int kMostDecodeRows = 32;
+
+/// Hopper's decode kernel of a group's calls whose requests have `rows` rows a KV head on average;
+/// none where the generic kernel takes them: for many rows, pages and heads that the copy engine
+/// does not take, other architectures than sm_90, and with HPCATTN_KERNELS=generic. `attention` is
+/// the call's spec.
+std::optional<DecodeSpec> decode_spec(const AttentionSpec& attention, int page_size,
+                                      std::int64_t rows, std::string_view arch);
+
+/// Every variant that a call can take on a device of this architecture: of the generic kernel, of
+/// the decode kernel, and of the prefill kernel.
 std::vector<KernelVariant> all_attention_variants(std::string_view arch = "sm_90a");
-/// Those of Hopper's prefill kernel; none elsewhere.
+std::vector<KernelVariant> all_decode_variants(std::string_view arch = "sm_90a");
 std::vector<KernelVariant> all_prefill_variants(std::string_view arch = "sm_90a");
 
 /// Runs the plan that is given, or one made here. `group` is the problem's.

@@ -114,9 +114,7 @@ AttentionParams attention_params(const AttentionProblem& problem, const Attentio
   set_options(p, problem);
   p.group = group.num_q_heads / group.num_kv_heads;
   p.plan = plan.data_as<const std::int32_t>();
-  p.layout = {.num_requests = problem.cu_seqlens_q.size(0) - 1,
-              .num_workers = plan_workers(device),
-              .words = plan.size(0)};
+  p.layout = {.num_requests = problem.cu_seqlens_q.size(0) - 1, .words = plan.size(0)};
   p.group_header = plan::header_of(group);
   p.group_header.num_requests = static_cast<std::int32_t>(p.layout.num_requests);
   p.partial_out = partials.memory;

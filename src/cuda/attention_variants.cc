@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which attention kernels there are, and their generated source.
 #include <algorithm>
+#include <cstdlib>
 #include <string_view>
 
 #include "src/common/check.h"
@@ -50,6 +51,14 @@ int shared_budget(const DeviceInfo& device) {
                                           : device.shared_bytes_per_cta);
 }
 
+AttentionDevice attention_device(const DeviceInfo& device) {
+  return {.arch = arch_of(device), .shared_budget = shared_budget(device)};
+}
+
+AttentionDevice attention_device(std::string_view arch) {
+  return {.arch = std::string(arch), .shared_budget = shared_budget(arch)};
+}
+
 AttentionSpec attention_spec(const AttentionGroup& group, const AttentionFeatures& features,
                              int shared_budget) {
   check_supported(group.q_dtype != DType::kFloat32, "attention on a GPU: q has dtype float32, ",
@@ -84,7 +93,7 @@ KernelVariant variant_of(const AttentionSpec& spec) {
 KernelVariant variant_of(const DecodeSpec& spec) {
   const std::string source =
       message("DecodeSpec{.attention = hpcattn::", source_of(spec.attention),
-              ", .page_size = ", spec.page_size, ", .rows = ", spec.rows, "}");
+              ", .box_tokens = ", spec.box_tokens, ", .rows = ", spec.rows, "}");
   return {.name = message("decode<", source, ">"),
           .source = message("#include \"kernels/sm90/decode/kernel.cuh\"\n"
                             "extern \"C\" __global__ void __launch_bounds__(",
@@ -144,9 +153,20 @@ std::vector<KernelVariant> all_prefill_variants(std::string_view arch) {
   return variants;
 }
 
-std::vector<KernelVariant> all_attention_variants(std::string_view arch) {
+namespace {
+
+bool asked_for(std::string_view kernels) {
+  static const std::string asked = [] {
+    const char* value = std::getenv("HPCATTN_KERNELS");
+    return std::string(value == nullptr ? "" : value);
+  }();
+  return asked == kernels;
+}
+
+/// Calls visit(spec) for each spec of the generic kernel.
+template <typename Visit>
+void for_each_attention_spec(std::string_view arch, const Visit& visit) {
   const int budget = shared_budget(arch);
-  std::vector<KernelVariant> variants;
   for (std::int64_t head_dim : ops::supported_head_dims()) {
     for (const ops::AttentionDTypes& row : ops::attention_dtype_table()) {
       if (row.q == DType::kFloat32) continue;
@@ -156,16 +176,53 @@ std::vector<KernelVariant> all_attention_variants(std::string_view arch) {
           group.head_dim = static_cast<int>(head_dim);
           group.q_dtype = row.q;
           group.kv_dtype = kv;
-          variants.push_back(variant_of(attention_spec(group,
-                                                       {.softcap = (features & 1) != 0,
-                                                        .alibi = (features & 2) != 0,
-                                                        .unaligned_kv = (features & 4) != 0},
-                                                       budget)));
+          visit(attention_spec(group,
+                               {.softcap = (features & 1) != 0,
+                                .alibi = (features & 2) != 0,
+                                .unaligned_kv = (features & 4) != 0},
+                               budget));
         }
       }
     }
   }
+}
+
+}  // namespace
+
+std::optional<DecodeSpec> decode_spec(const AttentionSpec& attention, int page_size,
+                                      std::int64_t rows, std::string_view arch) {
+  const bool pages =
+      page_size == 16 || page_size == 32 || page_size == 64 || page_size == 128 || page_size == 256;
+  if (!arch.starts_with("sm_90") || asked_for("generic") || !pages || rows > kMostDecodeRows)
+    return {};
+  const DecodeSpec spec{
+      .attention = attention,
+      .box_tokens = std::min(page_size, decode_tile_kv(attention.kv_dtype)),
+      .rows = rows <= kMostDecodeRows / 2 ? kMostDecodeRows / 2 : kMostDecodeRows};
+  if (!decode_takes(spec)) return {};
+  return spec;
+}
+
+std::vector<KernelVariant> all_attention_variants(std::string_view arch) {
+  std::vector<KernelVariant> variants;
+  for_each_attention_spec(arch,
+                          [&](const AttentionSpec& spec) { variants.push_back(variant_of(spec)); });
   return variants;
 }
+
+std::vector<KernelVariant> all_decode_variants(std::string_view arch) {
+  std::vector<KernelVariant> variants;
+  for_each_attention_spec(arch, [&](const AttentionSpec& attention) {
+    for (int page_size = 16; page_size <= decode_tile_kv(attention.kv_dtype); page_size *= 2) {
+      for (const int rows : {kMostDecodeRows / 2, kMostDecodeRows}) {
+        const std::optional<DecodeSpec> spec = decode_spec(attention, page_size, rows, arch);
+        if (spec) variants.push_back(variant_of(*spec));
+      }
+    }
+  });
+  return variants;
+}
+
+bool prefill_asked_for() { return asked_for("prefill"); }
 
 }  // namespace hpcattn::cuda

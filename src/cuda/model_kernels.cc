@@ -53,12 +53,16 @@ void check_description(const ModelDescription& model) {
                   name(model.dtype), ", float8_e4m3 or float8_e5m2.");
 }
 
-void add_kernels(const ModelDescription& model, int shared_budget, Variants& variants) {
+void add_kernels(const ModelDescription& model, const AttentionDevice& device, Variants& variants) {
   check_description(model);
   const AttentionFeatures features{.softcap = model.softcap, .alibi = model.alibi};
-  variants.add(variant_of(attention_spec(model.group, features, shared_budget)));
+  const AttentionSpec spec = attention_spec(model.group, features, device.shared_budget);
+  variants.add(variant_of(spec));
+  for (const int rows : {kMostDecodeRows / 2, kMostDecodeRows}) {
+    const auto decode = decode_spec(spec, model.group.page_size, rows, device.arch);
+    if (decode) variants.add(variant_of(*decode));
+  }
   variants.add(variant_of(plan_spec()));
-  variants.add(variant_of(plan_spec(plan::kDeviceTileKv)));  // of any fixed split
   variants.add(variant_of(store_spec(model.dtype, model.group.kv_dtype)));
   variants.add(variant_of(rope_spec(model.dtype, model.norm_policy, model.norm_scope)));
   variants.add(variant_of(merge_spec(model.dtype, model.dtype)));
@@ -80,36 +84,39 @@ Progress progress_of(const PrepareOptions& options) {
 }  // namespace
 
 std::vector<KernelVariant> kernels_of(const std::vector<ModelDescription>& model,
-                                      int shared_budget) {
+                                      const AttentionDevice& device) {
   Variants variants;
-  for (const ModelDescription& layers : model) add_kernels(layers, shared_budget, variants);
+  for (const ModelDescription& layers : model) add_kernels(layers, device, variants);
   return variants.take();
 }
 
 std::vector<ModelDescription> shipped_models() {
   std::vector<ModelDescription> models;
+  const auto add = [&](int head_dim, int page_size, DType dtype, DType kv_dtype, bool softcap) {
+    ModelDescription model;
+    model.group = {.num_q_heads = 1,
+                   .num_kv_heads = 1,
+                   .head_dim = head_dim,
+                   .page_size = page_size,
+                   .q_dtype = dtype,
+                   .kv_dtype = kv_dtype};
+    model.dtype = dtype;
+    model.softcap = softcap;
+    models.push_back(model);
+    model.norm_policy = QkNormPolicy::kNormThenRope;
+    models.push_back(model);
+    if (dtype == DType::kBFloat16 && is_fp8(kv_dtype)) {
+      model.group.q_dtype = DType::kFloat8E4M3;
+      models.push_back(model);
+    }
+  };
   for (int head_dim : {64, 128, 256}) {
-    for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-      for (DType kv_dtype : {dtype, DType::kFloat8E4M3}) {
-        for (bool softcap : {false, true}) {
+    for (int page_size : {16, 64}) {
+      for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+        for (DType kv_dtype : {dtype, DType::kFloat8E4M3}) {
+          add(head_dim, page_size, dtype, kv_dtype, false);
           // Gemma alone caps its scores among what is common, and has 256 dims.
-          if (softcap && head_dim != 256) continue;
-          ModelDescription model;
-          model.group = {.num_q_heads = 1,
-                         .num_kv_heads = 1,
-                         .head_dim = head_dim,
-                         .page_size = 16,
-                         .q_dtype = dtype,
-                         .kv_dtype = kv_dtype};
-          model.dtype = dtype;
-          model.softcap = softcap;
-          models.push_back(model);
-          model.norm_policy = QkNormPolicy::kNormThenRope;
-          models.push_back(model);
-          if (dtype == DType::kBFloat16 && is_fp8(kv_dtype)) {
-            model.group.q_dtype = DType::kFloat8E4M3;
-            models.push_back(model);
-          }
+          if (head_dim == 256) add(head_dim, page_size, dtype, kv_dtype, true);
         }
       }
     }
@@ -123,14 +130,14 @@ void prepare(const std::vector<ModelDescription>& model, Device device,
              const PrepareOptions& options) {
   check(device.type == DeviceType::kCuda, cuda::kOp, ": device is ", to_string(device),
         ", expected a CUDA device: nothing is compiled for the CPU.");
-  const int shared_budget = cuda::shared_budget(cuda::device_info(device.index));
-  cuda::prepare_kernels(cuda::kernels_of(model, shared_budget), device.index,
-                        cuda::progress_of(options), options.num_threads);
+  const auto on = cuda::attention_device(cuda::device_info(device.index));
+  cuda::prepare_kernels(cuda::kernels_of(model, on), device.index, cuda::progress_of(options),
+                        options.num_threads);
 }
 
 void prepare_for_arch(const std::vector<ModelDescription>& model, const std::string& arch,
                       const PrepareOptions& options) {
-  cuda::prepare_cubins(cuda::kernels_of(model, cuda::shared_budget(arch)), arch,
+  cuda::prepare_cubins(cuda::kernels_of(model, cuda::attention_device(arch)), arch,
                        cuda::progress_of(options), options.num_threads);
 }
 

@@ -5,15 +5,16 @@
 #include <vector>
 
 #include "hpcattn/prepare.h"
+#include "src/cuda/attention.h"
 #include "src/cuda/kernel.h"
 
 namespace hpcattn::cuda {
 
-/// Each variant once, for devices with this shared_budget (src/cuda/attention.h). K and V are taken
-/// to lie as a cache does, rows at multiples of 16 bytes. Throws InvalidArgument or Unsupported for
-/// layers that a GPU does not compute.
+/// Each variant once, for any number of rows a request. K and V are taken to lie as a cache does,
+/// rows at multiples of 16 bytes. Throws InvalidArgument or Unsupported for layers that a GPU does
+/// not compute.
 std::vector<KernelVariant> kernels_of(const std::vector<ModelDescription>& model,
-                                      int shared_budget);
+                                      const AttentionDevice& device);
 
 /// The models whose kernels ship built: see docs/torch.md.
 std::vector<ModelDescription> shipped_models();

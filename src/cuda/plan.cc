@@ -25,14 +25,10 @@ HostCopy copy_of(const Tensor& plan) {
 
 }  // namespace
 
-PlanSpec plan_spec(std::int64_t fixed_split) {
-  return {.checked = device_checks(), .fixed = fixed_split > 0};
-}
+PlanSpec plan_spec() { return {.checked = device_checks()}; }
 
 KernelVariant variant_of(const PlanSpec& spec) {
-  const auto yes_no = [](bool value) { return value ? "true" : "false"; };
-  const std::string text =
-      message("PlanSpec{.checked = ", yes_no(spec.checked), ", .fixed = ", yes_no(spec.fixed), "}");
+  const std::string text = message("PlanSpec{.checked = ", spec.checked ? "true" : "false", "}");
   KernelVariant variant;
   variant.name = message("make_plan<", text, ">");
   variant.source = message(
@@ -48,23 +44,10 @@ KernelVariant variant_of(const PlanSpec& spec) {
 }
 
 std::vector<KernelVariant> all_plan_variants() {
-  std::vector<KernelVariant> variants;
-  for (const bool checked : {false, true}) {
-    for (const bool fixed : {false, true}) {
-      variants.push_back(variant_of({.checked = checked, .fixed = fixed}));
-    }
-  }
-  return variants;
+  return {variant_of(PlanSpec{.checked = false}), variant_of(PlanSpec{.checked = true})};
 }
 
-int plan_workers(int device) {
-  const int num_sms = device_info(device).num_sms;
-  check_supported(num_sms * plan::kCtasPerSm <= plan::kMaxPlanWorkers, "plan: device ", device,
-                  " has ", num_sms, " multiprocessors; plans are made for ",
-                  plan::kMaxPlanWorkers / plan::kCtasPerSm,
-                  " at most. Raise kMaxPlanWorkers (src/plan/balance_input.h).");
-  return num_sms * plan::kCtasPerSm;
-}
+int plan_workers(int device) { return device_info(device).num_sms * plan::kCtasPerSm; }
 
 plan::PlanShape plan_shape(const AttentionGroup& group, std::int64_t fixed_split) {
   // No kernel takes a longer head; the costs of one would pass int32.
@@ -101,9 +84,8 @@ void make_plan(const PlanArgs& args, KvLens kv_lens, const Execution& execution)
                 .num_requests = static_cast<std::int32_t>(args.cu_seqlens_q.size(0) - 1),
                 .kv_cumulative = kv_lens == KvLens::kCumulative};
   in.shape = plan_shape(args.group, args.fixed_split);
-  in.layout = {.num_requests = in.lengths.num_requests,
-               .num_workers = plan_workers(device),
-               .words = args.plan.size(0)};
+  in.layout = {.num_requests = in.lengths.num_requests, .words = args.plan.size(0)};
+  in.num_workers = plan_workers(device);
   in.plan = args.plan.data_as<std::int32_t>();
   in.header = plan::header_of(args.group, args.fixed_split);
   params.faults = static_cast<Fault*>(fault_mailbox(device));
@@ -115,10 +97,11 @@ void make_plan(const PlanArgs& args, KvLens kv_lens, const Execution& execution)
         "Give a tensor of its own, or a slice at a multiple of 4 words.");
 
   static KernelTable<PlanSpec> table;
-  const Kernel& kernel = table.get(device, plan_spec(args.fixed_split),
-                                   [](const PlanSpec& spec) { return variant_of(spec); });
+  const Kernel& kernel =
+      table.get(device, plan_spec(), [](const PlanSpec& spec) { return variant_of(spec); });
   const DeviceGuard guard(device);
-  launch(kernel, {1, 1, 1}, execution, params);
+  launch(kernel, {1, 1, 1}, execution, params,
+         /*programmatic=*/device_info(device).major >= 9);
   static Counter launches("cuda/plan");
   launches.add();
 }
@@ -128,9 +111,7 @@ PlanCopy::PlanCopy(const Tensor& plan) : copy_(copy_of(plan)) {
   const auto* header = reinterpret_cast<const plan::Header*>(words);
   check(header->magic == plan::kMagic && header->version == plan::kVersion, kCopy,
         ": the tensor holds no plan of this version. Fill it by make_plan.");
-  const plan::DeviceLayout layout{.num_requests = header->num_requests,
-                                  .num_workers = plan_workers(plan.device().index),
-                                  .words = plan.size(0)};
+  const plan::DeviceLayout layout{.num_requests = header->num_requests, .words = plan.size(0)};
   check(header->num_requests >= 0 && header->num_tasks >= 0 && header->num_combines >= 0 &&
             layout.holds(header->num_tasks, header->num_combines),
         kCopy, ": the plan was changed since make_plan filled it. Make it anew.");
@@ -141,7 +122,6 @@ PlanCopy::PlanCopy(const Tensor& plan) : copy_(copy_of(plan)) {
     combines_.push_back(*reinterpret_cast<const plan::Combine*>(words + layout.combine(i)));
   }
   view_.combines = combines_;
-  worker_begin_ = {words + layout.worker_begin(), static_cast<std::size_t>(layout.num_workers) + 1};
 }
 
 }  // namespace hpcattn::cuda

@@ -14,8 +14,8 @@
 
 namespace hpcattn::cuda {
 
-/// The spec that this process runs for balanced plans, or for those of a fixed split.
-PlanSpec plan_spec(std::int64_t fixed_split = 0);
+/// The spec that this process runs.
+PlanSpec plan_spec();
 KernelVariant variant_of(const PlanSpec& spec);
 /// Each variant that there is.
 std::vector<KernelVariant> all_plan_variants();
@@ -47,14 +47,11 @@ class PlanCopy {
 
   /// Valid as long as this copy.
   plan::PlanView view() const { return view_; }
-  /// First task of each worker, and the number of tasks.
-  std::span<const std::int32_t> worker_begin() const { return worker_begin_; }
 
  private:
   HostCopy copy_;
   std::vector<plan::Combine> combines_;  // in order
   plan::PlanView view_;
-  std::span<const std::int32_t> worker_begin_;
 };
 
 }  // namespace hpcattn::cuda

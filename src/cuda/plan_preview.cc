@@ -18,11 +18,7 @@ constexpr const char* kOp = "plan_preview";
 void fill(const plan::BalanceInput& in) {
   const auto memory = std::make_unique<plan::BalanceMemory>();
   plan::SerialCta cta(plan::kMaxPlanThreads);
-  if (in.shape.fixed_split > 0) {
-    plan::Balancer<plan::CutMode::kFixed, plan::SerialCta>(cta, in, *memory).run();
-  } else {
-    plan::Balancer<plan::CutMode::kBalanced, plan::SerialCta>(cta, in, *memory).run();
-  }
+  plan::Balancer<plan::SerialCta>(cta, in, *memory).run();
   const auto& values = cta.fault.values;
   const auto kind = static_cast<FaultKind>(cta.fault.kind);
   check(kind != FaultKind::kLength, kOp, ": ", values[0] == 0 ? "cu_seqlens_q[" : "kv_lens[",
@@ -60,7 +56,7 @@ PlanPreview preview_plan(const AttentionGroup& group, std::span<const std::int32
                          std::int64_t num_sms) {
   check(cu_seqlens_q.size() == kv_lens.size() + 1, kOp, ": cu_seqlens_q has ", cu_seqlens_q.size(),
         " entries and kv_lens ", kv_lens.size(), ", expected one more than that.");
-  constexpr std::int64_t kMostSms = plan::kMaxPlanWorkers / plan::kCtasPerSm;
+  constexpr std::int64_t kMostSms = 1024;
   check(num_sms >= 1 && num_sms <= kMostSms, kOp, ": ", num_sms, " multiprocessors, expected 1 to ",
         kMostSms, ".");
   const std::int64_t num_tokens = std::max(cu_seqlens_q.back(), 0);
@@ -90,9 +86,8 @@ PlanPreview preview_plan(const AttentionGroup& group, std::span<const std::int32
   in.lengths = {.cu_seqlens_q = cu_seqlens_q.data(),
                 .kv_lens = kv_lens.data(),
                 .num_requests = static_cast<std::int32_t>(kv_lens.size())};
-  in.layout = {.num_requests = in.lengths.num_requests,
-               .num_workers = preview.num_workers,
-               .words = bound.words};
+  in.layout = {.num_requests = in.lengths.num_requests, .words = bound.words};
+  in.num_workers = static_cast<std::int32_t>(preview.num_workers);
   in.header = plan::header_of(group, fixed_split);
   fill(in);
 

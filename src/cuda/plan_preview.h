@@ -14,7 +14,7 @@ namespace hpcattn::cuda {
 
 struct PlanPreview {
   plan::Header header;
-  std::vector<plan::Task> tasks;        // in order; Task.worker is the cta
+  std::vector<plan::Task> tasks;        // in the order that ctas claim them
   std::vector<std::int64_t> costs;      // of each task, in the planner's own unit
   std::vector<plan::Combine> combines;  // in order
   std::int64_t narrow_tiles = 0;        // of rows, before any cut

@@ -71,15 +71,22 @@ std::string capture_and_replay(GpuLane& lane, const AttentionCase& c,
     lane.stream.wait();
     const GpuGraph graph(lane.stream, call);
     for (std::size_t i = 0; i < steps.size() && report.empty(); ++i) {
+      const auto judge = [&](const std::string& what, const auto& compute) {
+        lane.stream.fill(a.out.data(), 0xff, batch.out().buffer().size());
+        lane.stream.fill(a.lse.data(), 0xff, batch.lse().buffer().size());
+        compute();
+        lane.stream.download(batch.out().buffer().data(), a.out.data(),
+                             batch.out().buffer().size());
+        lane.stream.download(batch.lse().buffer().data(), a.lse.data(),
+                             batch.lse().buffer().size());
+        report += testkit::check_outputs(batch.out(), batch.lse(), host.options, steps[i].want,
+                                         what + std::to_string(i) + " of " + to_string(c),
+                                         testkit::gpu_arithmetic(c.q_dtype));
+      };
       set_lengths(steps[i]);
-      lane.stream.fill(a.out.data(), 0xff, batch.out().buffer().size());
-      lane.stream.fill(a.lse.data(), 0xff, batch.lse().buffer().size());
-      graph.replay(lane.stream);
-      lane.stream.download(batch.out().buffer().data(), a.out.data(), batch.out().buffer().size());
-      lane.stream.download(batch.lse().buffer().data(), a.lse.data(), batch.lse().buffer().size());
-      report = testkit::check_outputs(batch.out(), batch.lse(), host.options, steps[i].want,
-                                      "replay " + std::to_string(i) + " of " + to_string(c),
-                                      testkit::gpu_arithmetic(c.q_dtype));
+      judge("replay ", [&] { graph.replay(lane.stream); });
+      // The plan as it was left serves the next layer.
+      if (plan_given) judge("next layer after replay ", [&] { paged_attention(a, execution); });
     }
     // As it was built, so that what comes back is.
     lane.stream.upload(a.cu_seqlens_q.data(), host.cu_seqlens_q.data(),
@@ -133,6 +140,22 @@ TEST(GpuGraph, CapturedShortReplayedLong) {
                  {{103, 0, 0, 0}, {333, 1, 0, 5}}};
     }
     return capture_and_replay(lane, c, lengths, g.plan_given);
+  });
+}
+
+/// More tasks than ctas, so that ctas claim them.
+TEST(GpuGraph, ClaimsAreGivenBackForTheNextLayer) {
+  testkit::expect_all_right(std::vector<bool>{true, false}, [](GpuLane& lane, bool decode) {
+    AttentionCase c;
+    c.name = "claims";
+    c.head_dim = 128;
+    c.num_q_heads = 8;
+    c.padding_tokens = 0;
+    testkit::set_dtypes(c, {DType::kBFloat16, DType::kBFloat16, DType::kBFloat16});
+    c.q_lens.assign(300, decode ? 1 : 12);
+    c.kv_lens.assign(300, 30);
+    const Lengths all{c.q_lens, c.kv_lens};
+    return capture_and_replay(lane, c, {all, all}, true);
   });
 }
 

@@ -85,11 +85,8 @@ std::string run(testkit::GpuLane& lane, const PlanCase& c) {
   want_header.num_partial_rows = want.header.num_partial_rows;
   want_header.num_partials = want.header.num_partials;
   want_header.lengths_hash[0] = want.header.lengths_hash[0];
-  const plan::DeviceLayout layout{
-      .num_requests = c.batch.num_requests(), .num_workers = workers, .words = words};
+  const plan::DeviceLayout layout{.num_requests = c.batch.num_requests(), .words = words};
   report += unless_alike("header", header, &want_header, 1);
-  report += unless_alike("worker_begin", found + layout.worker_begin(), want.worker_begin.data(),
-                         want.worker_begin.size());
   report += unless_alike("task", reinterpret_cast<const plan::Task*>(found + layout.task(0)),
                          want.tasks.data(), want.tasks.size());
   for (std::size_t i = 0; i < want.combines.size(); ++i) {

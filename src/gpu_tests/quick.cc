@@ -32,6 +32,15 @@ AttentionCase base_case(const DTypes& dtypes) {
   return c;
 }
 
+/// Few rows of each request on average, as Hopper's decode kernel takes them: a narrow tile, an
+/// empty request, a wide tile of several passes, KV in pieces.
+AttentionCase decode_case(const DTypes& dtypes) {
+  AttentionCase c = base_case(dtypes);
+  c.q_lens = {1, 3, 0, 17, 1, 1};
+  c.kv_lens = {333, 71, 9, 200, 700, 1};
+  return c;
+}
+
 TEST(GpuQuick, Attention) {
   std::vector<AttentionCase> cases;
   const auto add = [&](const char* name, const AttentionCase& base,
@@ -62,6 +71,27 @@ TEST(GpuQuick, Attention) {
     c.softcap = 4.0, c.alibi = true, c.layout = testkit::KvLayout::kMixed;
   });
   add("fp8", base_case(kFp8), [](AttentionCase&) {});
+  add("decode", decode_case(kBf16), [](AttentionCase& c) { c.window = 150; });
+  add("decode, sinks, holes, large scores", decode_case(kBf16), [](AttentionCase& c) {
+    c.sinks = DType::kFloat32, c.hole_share = 0.4, c.deviation = 4.0, c.scale = -0.1;
+  });
+  add("decode, bf16 with fp8 KV", decode_case(kBf16Fp8), [](AttentionCase& c) {
+    c.softcap = 4.0, c.alibi = true, c.layout = testkit::KvLayout::kMixed;
+  });
+  add("decode, fp8", decode_case(kFp8), [](AttentionCase& c) { c.causal = false; });
+  // More tasks than ctas, few rows and many; partials that are joined in two steps.
+  add("many decode rows", bf16, [](AttentionCase& c) {
+    c.q_lens.assign(150, 1);
+    c.kv_lens.assign(150, 20);
+  });
+  add("many prompts", bf16, [](AttentionCase& c) {
+    c.q_lens.assign(150, 12);
+    c.kv_lens.assign(150, 20);
+  });
+  add("many splits", bf16, [](AttentionCase& c) {
+    c.q_lens = {1, 20};
+    c.kv_lens = {1900, 1300};
+  });
   testkit::expect_all_right(cases, testkit::run_on_gpu);
 }
 

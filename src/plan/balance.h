@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The planner of a GPU: lengths -> tasks, combines, and which tasks are whose. One cta runs it,
-// with a barrier between its phases; a host runs the same phases thread after thread, in tests.
-// docs/plan.md ("On a GPU") tells the idea.
+// The planner of a GPU: lengths -> tasks and combines. One cta runs it, with a barrier between its
+// phases; a host runs the same phases thread after thread, in tests. docs/plan.md ("On a GPU")
+// tells the idea.
 //
 // `Cta` gives what a phase needs of its surroundings:
 //   num_threads()                     threads of the cta
@@ -18,8 +18,7 @@
 
 namespace hpcattn::plan {
 
-/// kMode is kFixed where shape.fixed_split is given, else kBalanced.
-template <CutMode kMode, typename Cta>
+template <typename Cta>
 class Balancer {
  public:
   constexpr Balancer(Cta& cta, const BalanceInput& in, BalanceMemory& memory)
@@ -28,25 +27,14 @@ class Balancer {
         shape_(in.shape),
         memory_(memory),
         totals_(memory.totals),
-        index_(in, memory, cta.num_threads()),
-        num_workers_(static_cast<std::int32_t>(in.layout.num_workers)) {}
+        index_(in, memory, cta.num_threads()) {}
 
   constexpr void run() {
     count_tiles();
     if (totals_.num_tasks > 0) {
-      sum_costs();
-      if constexpr (kMode == CutMode::kFixed) {
-        number_pieces();
-      } else {
-        place_boundaries();
-        number_cuts();
-      }
-    }
-    if (totals_.num_tasks == 0) clear();
-    if constexpr (kMode == CutMode::kFixed) {
-      emit_pieces();
+      number_pieces(shape_.fixed_split > 0 ? CutRule{} : find_rule());
     } else {
-      emit_shares();
+      emit({});
     }
   }
 
@@ -91,303 +79,168 @@ class Balancer {
           totals_.tiles = all.tiles;
           totals_.lengths_hash = all.hash;
           // A task a tile, for now; where they fit, a tile's number fits an int32.
-          set_counts(all.tiles * shape_.num_kv_heads, 0, 0);
+          set_counts(all.tiles * shape_.num_kv_heads, {});
         });
   }
 
-  /// Costs of the tiles before each thread's, and what follows from their sum.
-  constexpr void sum_costs() {
+  /// How a balanced plan cuts, from what its uncut tiles cost.
+  constexpr CutRule find_rule() {
     const Chunks tiles = index_.tile_chunks();
     cta_.template scan<WorkSum>(
         tiles.active(),
         [&](int t) {
           WorkSum sum;
-          PlacedTile at;
-          HPCATTN_NO_UNROLL
-          for (std::int32_t i = tiles.begin(t); i < tiles.end(t); ++i) {
-            index_.find_tile(i, at);
+          for_each_tile(tiles, t, [&](const PlacedTile& at) {
             const std::uint32_t cost = at.tile.cost(shape_.costs);
-            sum = sum + WorkSum{cost, cost, num_pieces(shape_, at.tile)};
-          }
+            sum = sum + WorkSum{cost, cost, at.tile.wide ? 1U : 0U};
+          });
           return sum;
         },
-        [&](int t, const WorkSum& before, const WorkSum& all) {
-          memory_.cost_before[t] = before.cost;
-          memory_.pieces_before[t] = before.pieces;
-          if (t == 0) totals_.set_work(shape_, num_workers_, all);
+        [&](int t, const WorkSum&, const WorkSum& all) {
+          if (t == 0) totals_.rule = cut_rule(shape_, totals_.tiles, in_.num_workers, all);
         });
+    return totals_.rule;
   }
 
-  /// Balanced: where each worker begins.
-  constexpr void place_boundaries() {
-    const Chunks workers(num_workers_ + 1, cta_.num_threads());
-    cta_.each(workers.active(), [&](int t) {
-      HPCATTN_NO_UNROLL
-      for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) {
-        memory_.boundary[w] = boundary_of(w);
-      }
-    });
-  }
-
-  constexpr Boundary boundary_of(std::int32_t w) const {
-    if (totals_.deal == Deal::kUniform) return uniform_boundary(w);
-    const bool even = totals_.deal == Deal::kEven;
-    const std::int64_t of_head = even ? totals_.pieces : totals_.cost;
-    const std::int64_t position = even ? w : w * totals_.share;
-    if (position >= of_head * shape_.num_kv_heads) return {.item = num_items()};
-    const std::int64_t head = position / of_head;
+  template <typename Body>
+  constexpr void for_each_tile(const Chunks& tiles, int t, const Body& body) const {
     PlacedTile at;
-    const TilePlace place =
-        index_.find(even ? WorkKind::kPieces : WorkKind::kCost, position - head * of_head, at);
-    const std::int32_t item = static_cast<std::int32_t>(head) * index_.tiles_of_head() + place.tile;
-    const auto offset = static_cast<std::uint32_t>(place.offset);
-    const std::int32_t before = even ? even_steps_before(at.tile, static_cast<std::int32_t>(offset),
-                                                         num_pieces(shape_, at.tile))
-                                     : steps_before(shape_.costs, at.tile, offset);
-    return boundary_within(item, at, before);
-  }
-
-  constexpr Boundary uniform_boundary(std::int32_t w) const {
-    const std::int32_t begun = divide(w, totals_.workers_each);
-    const std::int32_t item = begun * totals_.tiles_each;
-    const std::int32_t piece = w - begun * totals_.workers_each;
-    if (item >= num_items()) return {.item = num_items()};
-    if (piece == 0) return {.item = item};
-    PlacedTile at;
-    index_.find_item(item, at);
-    return boundary_within(item, at, even_steps_before(at.tile, piece, totals_.workers_each));
-  }
-
-  constexpr Boundary boundary_within(std::int32_t item, const PlacedTile& at,
-                                     std::int32_t before) const {
-    if (before == 0) return {.item = item};
-    if (before == at.tile.steps()) return {.item = item + 1};
-    return {
-        .item = item, .kv = (at.tile.first_step() + before) * kDeviceTileKv, .rows = at.num_rows()};
-  }
-
-  /// Balanced: numbers tasks, partial rows and combines, and writes the combines.
-  constexpr void number_cuts() {
-    const Chunks workers(num_workers_ + 1, cta_.num_threads());
-    cta_.template scan<CutSum>(
-        workers.active(),
-        [&](int t) {
-          CutSum sum;
-          HPCATTN_NO_UNROLL
-          for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) sum = sum + cut_sum(w);
-          return sum;
-        },
-        [&](int t, const CutSum& before, const CutSum& all) {
-          CutSum sum = before;
-          HPCATTN_NO_UNROLL
-          for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) {
-            sum = sum + cut_sum(w);
-            Boundary& boundary = memory_.boundary[w];
-            // An item's first task, and one for each cut of it.
-            memory_.worker_begin[w] = boundary.item + sum.cuts;
-            boundary.partial = sum.rows - boundary.rows;
-            boundary.combine = sum.combines - 1;
-          }
-          if (t == 0) set_counts(std::int64_t{num_items()} + all.cuts, all.combines, all.rows);
-        });
-  }
-
-  constexpr std::int32_t num_items() const { return index_.tiles_of_head() * shape_.num_kv_heads; }
-
-  constexpr bool is_first_cut(std::int32_t w) const {
-    const Boundary& previous = memory_.boundary[w - 1];
-    return previous.item != memory_.boundary[w].item || !previous.cuts();
-  }
-
-  /// A cut begins a piece; the first of an item also ends one.
-  constexpr CutSum cut_sum(std::int32_t w) const {
-    const Boundary& boundary = memory_.boundary[w];
-    if (!boundary.cuts()) return {};
-    if (is_first_cut(w)) return {.cuts = 1, .rows = 2 * boundary.rows, .combines = 1};
-    return {.cuts = 1, .rows = boundary.rows, .combines = 0};
-  }
-
-  /// The pieces of an item whose first cut is boundary `w`.
-  constexpr std::int32_t num_splits(std::int32_t w) const {
-    std::int32_t last = w;
-    std::int32_t step = 1;  // cuts of an item are neighbours: most often there is one, seldom many
     HPCATTN_NO_UNROLL
-    while (step > 0) {
-      const bool inside = last + step <= num_workers_ &&
-                          memory_.boundary[last + step].item == memory_.boundary[w].item;
-      if (inside) last += step;
-      step = inside ? step * 2 : step / 2;
+    for (std::int32_t i = tiles.begin(t); i < tiles.end(t); ++i) {
+      index_.find_tile(i, at);
+      body(at);
     }
-    return last - w + 2;
   }
 
-  /// Fixed: partial rows and combines before each thread's tiles, and where each worker begins.
-  constexpr void number_pieces() {
+  constexpr PieceSum pieces_of(const CutRule& rule, const PlacedTile& at) const {
+    const std::int64_t pieces = num_pieces(shape_, rule, at.tile);
+    if (pieces == 1) return {.pieces = 1};
+    return {.pieces = pieces,
+            .rows = pieces * at.num_rows(),
+            .combines = static_cast<std::uint32_t>(num_combines(static_cast<std::int32_t>(pieces))),
+            .cut = 1};
+  }
+
+  /// Pieces, partial rows and combines before each thread's tiles; then writes the plan.
+  constexpr void number_pieces(const CutRule& rule) {
     const Chunks tiles = index_.tile_chunks();
-    cta_.template scan<PartialSum>(
+    cta_.template scan<PieceSum>(
         tiles.active(),
         [&](int t) {
-          PartialSum sum;
-          PlacedTile at;
-          HPCATTN_NO_UNROLL
-          for (std::int32_t i = tiles.begin(t); i < tiles.end(t); ++i) {
-            index_.find_tile(i, at);
-            sum = sum + partials_of(at);
-          }
+          PieceSum sum;
+          for_each_tile(tiles, t, [&](const PlacedTile& at) { sum = sum + pieces_of(rule, at); });
           return sum;
         },
-        [&](int t, const PartialSum& before, const PartialSum& all) {
+        [&](int t, const PieceSum& before, const PieceSum& all) {
+          memory_.pieces_before[t] = static_cast<std::int32_t>(before.pieces);
           memory_.rows_before[t] = static_cast<std::int32_t>(before.rows);
           memory_.combines_before[t] = static_cast<std::int32_t>(before.combines);
           if (t > 0) return;
-          const std::int64_t heads = shape_.num_kv_heads;
+          totals_.pieces = static_cast<std::int32_t>(all.pieces);
           totals_.rows = static_cast<std::int32_t>(all.rows);
           totals_.combines = static_cast<std::int32_t>(all.combines);
-          // Rows of heads could pass 2^63 where those of one head are past 2^31 by far.
-          const std::int64_t rows = all.rows > kMaxInt32 ? all.rows : all.rows * heads;
-          set_counts(std::int64_t{totals_.pieces} * heads, all.combines * heads, rows);
+          set_counts(of_heads(all.pieces), all);
         });
-    if (totals_.num_tasks == 0) return;
-    const Chunks workers(num_workers_ + 1, cta_.num_threads());
-    cta_.each(workers.active(), [&](int t) {
-      HPCATTN_NO_UNROLL
-      for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) {
-        memory_.worker_begin[w] = tasks_before(w * totals_.share);
-      }
-    });
+    emit(rule);
   }
 
-  constexpr PartialSum partials_of(const PlacedTile& at) const {
-    const std::int64_t pieces = num_pieces(shape_, at.tile);
-    if (pieces == 1) return {};
-    return {.rows = pieces * at.num_rows(), .combines = 1};
-  }
-
-  /// Fixed: the tasks that begin before a position of the batch's cost.
-  constexpr std::int32_t tasks_before(std::int64_t position) const {
-    if (position >= totals_.cost * shape_.num_kv_heads) return totals_.num_tasks;
-    const std::int64_t head = position / totals_.cost;
-    PlacedTile at;
-    const TilePlace place = index_.find(WorkKind::kCost, position - head * totals_.cost, at);
-    return static_cast<std::int32_t>(head * totals_.pieces + place.pieces_before) +
-           pieces_before(shape_, at.tile, static_cast<std::uint32_t>(place.offset));
-  }
-
-  constexpr void emit_shares() {
+  /// Tasks are dealt to the threads in runs. Of a piece, the heads come one after the other: ctas
+  /// that claim them at one time read neighbours in memory. The last tile's pieces come first: of a
+  /// causal prompt they are the longest.
+  constexpr void emit(const CutRule& rule) {
     const Chunks tasks(totals_.num_tasks, cta_.num_threads());
     cta_.each(cta_.num_threads(), [&](int t) {
-      PlacedTile at;
-      HPCATTN_NO_UNROLL
-      for (std::int32_t j = tasks.begin(t); j < tasks.end(t); ++j) {
-        const std::int32_t w = last_at_most(memory_.worker_begin, num_workers_ + 1, j);
-        const Boundary begin = memory_.boundary[w];
-        const Boundary end = memory_.boundary[w + 1];
-        const bool begins_at_cut = begin.cuts() && j == memory_.worker_begin[w];
-        const bool ends_at_cut = end.cuts() && j + 1 == memory_.worker_begin[w + 1];
-        index_.find_item(begin.item + (j - memory_.worker_begin[w]), at);
-        const std::int32_t partial = begins_at_cut ? begin.partial
-                                     : ends_at_cut ? end.partial - end.rows
-                                                   : -1;
-        const std::int32_t combine = begins_at_cut ? begin.combine : ends_at_cut ? end.combine : -1;
-        write_task(j, at.task(begins_at_cut ? begin.kv : at.tile.kv_begin,
-                              ends_at_cut ? end.kv : at.tile.kv_end, partial, w, combine));
-        if (ends_at_cut && !begins_at_cut) {
-          write_combine(end.combine, at.combine(partial, num_splits(w + 1)));
-        }
-      }
-      write_head(t);
+      if (tasks.begin(t) < tasks.end(t)) emit_run(rule, tasks.begin(t), tasks.end(t));
+      if (t == 0) write_head();
     });
   }
 
-  constexpr void emit_pieces() {
-    const Chunks tasks(totals_.num_tasks, cta_.num_threads());
-    cta_.each(cta_.num_threads(), [&](int t) {
-      if (tasks.begin(t) < tasks.end(t)) emit_run(tasks.begin(t), tasks.end(t));
-      write_head(t);
-    });
-  }
-
-  /// Tasks [first, last) of even or fixed pieces.
-  constexpr void emit_run(std::int32_t first, std::int32_t last) {
-    const std::int32_t pieces_of_head = totals_.pieces;
-    std::int32_t head = divide(first, pieces_of_head);
-    std::int32_t piece = first - head * pieces_of_head;  // of the head, then of the tile
+  /// Tasks [first, last), counted from the plan's end.
+  constexpr void emit_run(const CutRule& rule, std::int32_t first, std::int32_t last) {
+    std::int32_t piece = divide(first, shape_.num_kv_heads);  // of a head, then of the tile
+    std::int32_t head = first - piece * shape_.num_kv_heads;
     const std::int32_t chunk =
         last_at_most(memory_.pieces_before, index_.tile_chunks().active(), piece);
     piece -= memory_.pieces_before[chunk];
     std::int32_t tile = index_.tile_chunks().begin(chunk);
-    std::int32_t rows = head * totals_.rows + memory_.rows_before[chunk];
-    std::int32_t combines = head * totals_.combines + memory_.combines_before[chunk];
+    std::int32_t rows = memory_.rows_before[chunk];
+    std::int32_t combines = memory_.combines_before[chunk];
     PlacedTile at;
     index_.find_tile(tile, at);
-    std::int32_t pieces = num_pieces(shape_, at.tile);
-    std::int32_t w = last_at_most(memory_.worker_begin, num_workers_ + 1, first);
+    std::int32_t pieces = num_pieces(shape_, rule, at.tile);
     HPCATTN_NO_UNROLL
-    for (std::int32_t j = first; j < last; ++j, ++piece) {
+    for (std::int32_t j = first; j < last; ++j) {
       HPCATTN_NO_UNROLL
       while (piece >= pieces) {  // the next tile
         piece -= pieces;
-        const PartialSum done = partials_of(at);
+        const PieceSum done = pieces_of(rule, at);
         rows += static_cast<std::int32_t>(done.rows);
         combines += static_cast<std::int32_t>(done.combines);
-        if (++tile == index_.tiles_of_head()) {
-          tile = 0;
-          ++head;
-        }
-        index_.find_tile(tile, at);
-        pieces = num_pieces(shape_, at.tile);
+        index_.find_tile(++tile, at);
+        pieces = num_pieces(shape_, rule, at.tile);
       }
-      HPCATTN_NO_UNROLL
-      while (memory_.worker_begin[w + 1] <= j) ++w;
       at.head = head;
-      const std::int32_t partial = pieces == 1 ? -1 : rows + piece * at.num_rows();
-      write_task(
-          j, at.task(piece_begin(shape_, at.tile, piece), piece_begin(shape_, at.tile, piece + 1),
-                     partial, w, pieces == 1 ? -1 : combines));
-      if (piece == 0 && pieces > 1) {
-        write_combine(combines, at.combine(rows, pieces));
+      emit_piece(totals_.num_tasks - 1 - j, at, piece, pieces, head * totals_.rows + rows,
+                 head * totals_.combines + combines);
+      if (++head == shape_.num_kv_heads) {
+        head = 0;
+        ++piece;
       }
     }
   }
 
-  /// A plan without tasks.
-  constexpr void clear() {
-    const Chunks workers(num_workers_ + 1, cta_.num_threads());
-    cta_.each(workers.active(), [&](int t) {
-      HPCATTN_NO_UNROLL
-      for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) memory_.worker_begin[w] = 0;
-    });
+  /// A task, and the combines whose first partial it makes. `partial`, `combine`: the tile's first.
+  constexpr void emit_piece(std::int32_t task, const PlacedTile& at, std::int32_t piece,
+                            std::int32_t pieces, std::int32_t partial, std::int32_t combine) {
+    const std::int32_t begin = piece_begin(shape_, at.tile, piece, pieces);
+    const std::int32_t end = piece_begin(shape_, at.tile, piece + 1, pieces);
+    if (pieces == 1) {
+      cta_.store(in_.plan + in_.layout.task(task), at.task(begin, end, -1, -1));
+      return;
+    }
+    const JoinShape join(pieces);
+    const std::int32_t rows = at.num_rows();
+    const std::int32_t mine = partial + piece * rows;
+    const std::int32_t group = join.groups > 0 ? divide(piece, join.size) : -1;
+    cta_.store(in_.plan + in_.layout.task(task), at.task(begin, end, mine, combine + 1 + group));
+    if (piece == 0) {
+      const bool two_steps = join.groups > 0;
+      write_combine(combine, at.combine(partial, two_steps ? join.groups : pieces,
+                                        two_steps ? join.size * rows : rows, -1));
+    }
+    if (join.groups > 0 && group * join.size == piece) {
+      write_combine(combine + 1 + group,
+                    at.combine(mine, std::min(join.size, pieces - piece), rows, combine));
+    }
   }
 
-  constexpr void write_task(std::int32_t j, const Task& task) {
-    cta_.store(in_.plan + in_.layout.task(j), task);
-  }
   constexpr void write_combine(std::int32_t i, const Combine& combine) {
     cta_.store(in_.plan + in_.layout.combine(i), combine);
   }
 
-  /// worker_begin by all threads, the header by the first.
-  constexpr void write_head(int t) {
-    const Chunks workers(num_workers_ + 1, cta_.num_threads());
-    std::int32_t* worker_begin = in_.plan + in_.layout.worker_begin();
-    HPCATTN_NO_UNROLL
-    for (std::int32_t w = workers.begin(t); w < workers.end(t); ++w) {
-      worker_begin[w] = memory_.worker_begin[w];
-    }
-    if (t > 0) return;
-    Header header = totals_.fill(in_.header, shape_.num_kv_heads);
+  constexpr void write_head() {
+    Header header = totals_.fill(in_.header);
     header.num_requests = index_.num_requests();
     header.num_tokens = static_cast<std::int32_t>(in_.lengths.q_end(index_.num_requests()));
     cta_.store(in_.plan, header);
   }
 
+  /// Heads times what is past 2^31 by far could pass 2^63.
+  constexpr std::int64_t of_heads(std::int64_t sum) const {
+    return sum > kMaxInt32 ? sum : sum * shape_.num_kv_heads;
+  }
+
   /// By one thread. Nothing is planned where the tensor does not hold it.
-  constexpr void set_counts(std::int64_t tasks, std::int64_t combines, std::int64_t rows) {
+  constexpr void set_counts(std::int64_t tasks, const PieceSum& of_head) {
+    const std::int64_t combines = of_heads(of_head.combines);
+    const std::int64_t rows = of_heads(of_head.rows);
+    const std::int64_t whole = of_heads(totals_.tiles - of_head.cut);
     const bool fits = in_.holds(tasks, combines, rows);
     if (!fits) cta_.report(FaultKind::kPlanOverflow, tasks, combines, in_.layout.words, rows);
     totals_.num_tasks = fits ? static_cast<std::int32_t>(tasks) : 0;
     totals_.num_combines = fits ? static_cast<std::int32_t>(combines) : 0;
     totals_.num_partial_rows = fits ? static_cast<std::int32_t>(rows) : 0;
+    totals_.num_partials = fits && of_head.cut > 0 ? static_cast<std::int32_t>(tasks - whole) : 0;
   }
 
   Cta& cta_;
@@ -396,7 +249,6 @@ class Balancer {
   BalanceMemory& memory_;
   BalanceTotals& totals_;
   BatchIndex index_;
-  std::int32_t num_workers_;
 };
 
 }  // namespace hpcattn::plan

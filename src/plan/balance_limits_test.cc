@@ -49,7 +49,7 @@ TEST(BalanceLimits, ATensorTooSmallHoldsAPlanWithoutTasks) {
     PlanShape shape = shape_of(8, 8);
     shape.fixed_split = fixed_split;
     const PlanBatch batch = PlanBatch().add(1, 131072).add(300, 9000);
-    const DeviceLayout layout{.num_requests = 2, .num_workers = 264};
+    const DeviceLayout layout{.num_requests = 2};
     for (const std::int64_t words :
          {layout.task(0), layout.task(1), layout.task(8), layout.task(100)}) {
       const DevicePlan result = balance(batch, shape, {.words = words});
@@ -57,7 +57,7 @@ TEST(BalanceLimits, ATensorTooSmallHoldsAPlanWithoutTasks) {
       EXPECT_EQ(result.fault.values[2], words);
       EXPECT_EQ(result.header.num_tasks, 0);
       EXPECT_EQ(result.header.num_combines, 0);
-      for (const std::int32_t begin : result.worker_begin) EXPECT_EQ(begin, 0);
+      EXPECT_EQ(result.header.num_partials, 0);
     }
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tiles of a batch as a GPU's planner finds them: by number, by cost, and dealt to threads.
+// The tiles of a batch as a GPU's planner finds them: by number, and dealt to threads.
 #pragma once
 
 #include "kernels/tile/unroll.h"
@@ -51,7 +51,7 @@ struct PlacedTile {
 
   constexpr std::int32_t num_rows() const { return tile.row_end - tile.row_begin; }
   constexpr Task task(std::int32_t kv_begin, std::int32_t kv_end, std::int32_t partial,
-                      std::int32_t worker, std::int32_t combine) const {
+                      std::int32_t combine) const {
     return {.request = request_idx,
             .kv_head = head,
             .num_heads = 1,
@@ -63,10 +63,11 @@ struct PlacedTile {
             .first_token = request.first_token,
             .num_tokens = request.num_tokens,
             .kv_len = request.kv_len,
-            .worker = worker,
             .combine = combine};
   }
-  constexpr Combine combine(std::int32_t partial, std::int32_t num_splits) const {
+  /// Of `num_splits` partials from `partial` on, `stride` rows apart.
+  constexpr Combine combine(std::int32_t partial, std::int32_t num_splits, std::int32_t stride,
+                            std::int32_t next) const {
     return {.request = request_idx,
             .kv_head = head,
             .num_heads = 1,
@@ -74,20 +75,13 @@ struct PlacedTile {
             .row_end = tile.row_end,
             .partial = partial,
             .num_splits = num_splits,
-            .first_token = request.first_token};
+            .first_token = request.first_token,
+            .stride = stride,
+            .next = next};
   }
 };
 
-/// What tiles are added up by.
-enum class WorkKind { kCost, kPieces };
-
-struct TilePlace {
-  std::int32_t tile = 0;           // of one KV head
-  std::int64_t pieces_before = 0;  // in earlier tiles of that head
-  std::int64_t offset = 0;         // within the tile
-};
-
-/// Tiles by number and by cost. The searches read what earlier phases have written.
+/// Tiles by number. The searches read what earlier phases have written.
 class BatchIndex {
  public:
   constexpr BatchIndex(const BalanceInput& in, BalanceMemory& memory, int num_threads)
@@ -115,37 +109,12 @@ class BatchIndex {
     return static_cast<std::int32_t>(memory_.totals.tiles);
   }
 
-  /// The tile of one KV head that holds `offset` of a kind of its work; `at` becomes that tile.
-  constexpr TilePlace find(WorkKind kind, std::int64_t offset, PlacedTile& at) const {
-    const Chunks tiles = tile_chunks();
-    const bool by_cost = kind == WorkKind::kCost;
-    const bool counts_pieces = !by_cost || shape_.fixed_split > 0;
-    const std::int32_t chunk = by_cost ? last_at_most(memory_.cost_before, tiles.active(), offset)
-                                       : last_at_most(memory_.pieces_before, tiles.active(),
-                                                      static_cast<std::int32_t>(offset));
-    TilePlace place{.tile = tiles.begin(chunk), .pieces_before = memory_.pieces_before[chunk]};
-    place.offset = offset - (by_cost ? memory_.cost_before[chunk] : place.pieces_before);
-    HPCATTN_NO_UNROLL
-    for (;; ++place.tile) {
-      find_tile(place.tile, at);
-      const std::int32_t pieces = counts_pieces ? num_pieces(shape_, at.tile) : 0;
-      const std::int64_t work = by_cost ? std::int64_t{at.tile.cost(shape_.costs)} : pieces;
-      if (place.offset < work || place.tile + 1 >= tiles.end(chunk)) return place;
-      place.offset -= work;
-      place.pieces_before += pieces;
-    }
-  }
-
   /// `at` is where a search left it, or new.
   constexpr void find_tile(std::int32_t tile, PlacedTile& at) const {
     const std::int32_t i = find_request(tile, at.request_idx);
     at.request_idx = i;
     at.request = request(i);
     at.tile = row_tile(shape_, at.request, tile - tile_begin_[i]);
-  }
-  constexpr void find_item(std::int32_t item, PlacedTile& at) const {
-    at.head = divide(item, tiles_of_head());
-    find_tile(item - at.head * tiles_of_head(), at);
   }
 
  private:

@@ -32,11 +32,9 @@ constexpr std::int64_t bounded_product(std::int64_t a, std::int64_t b) {
 
 /// Tiles: request i of r_i > 0 rows has at most 1 + (r_i - 1) / wide of them, a narrow one among
 /// them; summed, max_requests + rows / wide, and no request without a token has any.
-/// Shares: a boundary cuts at most one tile and adds one task; the first and the last of the
-/// num_workers + 1 boundaries cut nothing. A cut has at most twice its tile's rows of partials to
-/// itself: the piece that it begins, and the one that the first cut of a tile ends.
-/// Even: all tasks together are at most num_workers.
-/// Fixed: of [a, b) with b <= max_kv_len, ceil(b / split) - floor(a / split) pieces.
+/// Cut tiles of a balanced plan: alike, together at most most_rounds() pieces a worker; else of a
+/// cost of 1.5 pieces or more each, rounded, at most 4/3 of kPiecesPerWorker a worker, which is
+/// less. Fixed: of [a, b) with b <= max_kv_len, ceil(b / split) - floor(a / split) pieces.
 constexpr DeviceBound device_bound(const PlanShape& shape, const DeviceCapacity& capacity) {
   const std::int64_t rows = bounded_product(capacity.max_tokens, shape.group);
   const std::int64_t tiles_of_head =
@@ -47,17 +45,23 @@ constexpr DeviceBound device_bound(const PlanShape& shape, const DeviceCapacity&
     const std::int64_t pieces =
         std::max<std::int64_t>(ceil_div(capacity.max_kv_len, std::int64_t{shape.fixed_split}), 1);
     bound.tasks = bounded_product(tiles, pieces);
-    bound.combines = pieces > 1 ? tiles : 0;
+    const auto most = static_cast<std::int32_t>(std::min<std::int64_t>(pieces, kMaxInt32));
+    bound.combines = bounded_product(tiles, num_combines(most));
     bound.partial_rows =
         pieces > 1 ? bounded_product(bounded_product(rows, shape.num_kv_heads), pieces) : 0;
   } else {
-    bound.tasks = tiles + capacity.num_workers;
-    bound.combines = std::min(tiles, capacity.num_workers);
+    static_assert(4 * kPiecesPerWorker <= 3 * most_rounds(true));
+    const std::int64_t pieces = most_rounds(false) * capacity.num_workers;
+    const std::int64_t wide_pieces = most_rounds(true) * capacity.num_workers;
+    bound.tasks = tiles + pieces;
+    // Two pieces or more have a combine, and each kMostJoined / 2 or more of over kMostJoined one
+    // more.
+    bound.combines = std::min(tiles, pieces / 2) + 2 * pieces / kMostJoined;
     bound.partial_rows =
-        bounded_product(2 * capacity.num_workers, std::min<std::int64_t>(rows, shape.rows.wide));
+        std::max(bounded_product(pieces, std::min<std::int64_t>(rows, shape.rows.narrow)),
+                 bounded_product(wide_pieces, std::min<std::int64_t>(rows, shape.rows.wide)));
   }
-  const DeviceLayout layout{.num_requests = capacity.max_requests,
-                            .num_workers = capacity.num_workers};
+  const DeviceLayout layout{.num_requests = capacity.max_requests};
   // The tensor's end is rounded down to 16 bytes, so its size is up.
   bound.words = layout.task(bound.tasks) + bound.combines * kCombineWords;
   return bound;

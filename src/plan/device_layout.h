@@ -2,7 +2,7 @@
 // Where the parts of a GPU's plan lie in its tensor. A kernel fills it and other kernels read it,
 // while the host knows sizes alone: so places follow from sizes, not from counts.
 //
-//   header | worker_begin [num_workers + 1] | tile_begin [num_requests + 1] | tasks -> <- combines
+//   header | tile_begin [num_requests + 1] | tasks -> <- combines
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,10 @@ namespace hpcattn::plan {
 
 struct DeviceLayout {
   std::int64_t num_requests = 0;
-  std::int64_t num_workers = 0;
   std::int64_t words = 0;  // of the whole tensor
 
-  /// First task of each cta, in the order of the tasks.
-  constexpr std::int64_t worker_begin() const { return kHeaderWords; }
   /// Scratch of the planner: tiles of rows of one KV head before each request.
-  constexpr std::int64_t tile_begin() const { return worker_begin() + num_workers + 1; }
+  constexpr std::int64_t tile_begin() const { return kHeaderWords; }
   /// Tasks start at a multiple of 16 bytes.
   constexpr std::int64_t task(std::int64_t i) const {
     return (tile_begin() + num_requests + 1 + 3) / 4 * 4 + i * kTaskWords;

@@ -42,95 +42,76 @@ TEST(KvCut, StepsCoverTheRange) {
   });
 }
 
-TEST(KvCut, ABoundaryOfSharesGrowsWithItsOffsetAndLeavesNoCrumbs) {
-  for_each_tile(0, [](const PlanShape& shape, const RowTile& tile) {
-    const TileCosts& costs = shape.costs;
-    const std::int32_t least = costs.min_steps(tile.wide);
-    const auto share = static_cast<std::uint32_t>(costs.min_share());
-    std::int32_t previous = 0;
-    ASSERT_EQ(steps_before(costs, tile, 0), 0);
-    for (std::uint32_t offset = 0; offset < tile.cost(costs); ++offset) {
-      const std::int32_t cut = steps_before(costs, tile, offset);
-      ASSERT_GE(cut, previous);
-      previous = cut;
-      ASSERT_TRUE(cut == 0 || cut == tile.steps() || (cut >= least && tile.steps() - cut >= least));
-      // The next worker's boundary leaves this one a whole piece.
-      if (offset + share >= tile.cost(costs)) continue;
-      const std::int32_t next = steps_before(costs, tile, offset + share);
-      ASSERT_TRUE(next - cut >= least || (cut == next && (cut == 0 || cut == tile.steps())));
-      // Where it is no crumb, the share is met within half a step.
-      if (cut == 0 || cut == tile.steps()) continue;
-      const std::int64_t cost = costs.overhead + std::int64_t{cut} * costs.step(tile.wide);
-      ASSERT_LE(std::abs(2 * (cost - std::int64_t{offset})), costs.step(tile.wide));
-    }
-  });
-}
-
 TEST(KvCut, FixedPiecesCoverTheRangeAndEndAtMultiples) {
   for (const std::int32_t split : {64, 128, 192, 1024, kMaxInt32 / 64 * 64}) {
     for_each_tile(split, [&](const PlanShape& shape, const RowTile& tile) {
-      const std::int32_t pieces = num_pieces(shape, tile);
+      const std::int32_t pieces = num_pieces(shape, {}, tile);
       ASSERT_GE(pieces, 1);
-      ASSERT_EQ(piece_begin(shape, tile, 0), tile.kv_begin);
-      ASSERT_EQ(piece_begin(shape, tile, pieces), tile.kv_end);
+      ASSERT_EQ(piece_begin(shape, tile, 0, pieces), tile.kv_begin);
+      ASSERT_EQ(piece_begin(shape, tile, pieces, pieces), tile.kv_end);
       for (std::int32_t i = 1; i < pieces; ++i) {
-        const std::int32_t at = piece_begin(shape, tile, i);
+        const std::int32_t at = piece_begin(shape, tile, i, pieces);
         ASSERT_EQ(at % split, 0);
-        ASSERT_GT(at, piece_begin(shape, tile, i - 1));
+        ASSERT_GT(at, piece_begin(shape, tile, i - 1, pieces));
         ASSERT_LT(at, tile.kv_end);
       }
     });
   }
 }
 
-TEST(KvCut, FixedPiecesBeforeAnOffsetAreThoseThatBeginBeforeIt) {
-  for (const std::int32_t split : {64, 192, 1024}) {
-    for_each_tile(split, [&](const PlanShape& shape, const RowTile& tile) {
-      const std::int32_t pieces = num_pieces(shape, tile);
-      for (std::uint32_t offset = 0; offset < tile.cost(shape.costs); offset += 3) {
-        std::int32_t before = offset > 0 ? 1 : 0;
-        for (std::int32_t i = 1; i < pieces; ++i) {
-          const std::int32_t steps =
-              piece_begin(shape, tile, i) / kDeviceTileKv - tile.first_step();
-          const std::int64_t begins =
-              shape.costs.overhead + std::int64_t{steps} * shape.costs.step(tile.wide);
-          if (begins < std::int64_t{offset}) ++before;
-        }
-        ASSERT_EQ(pieces_before(shape, tile, offset), before) << offset << " of " << pieces;
-      }
-    });
-  }
-}
-
-TEST(KvCut, EvenPiecesAreNoShorterThanTheShortest) {
+TEST(KvCut, EvenPiecesCostAboutWhatIsAskedForAndAreNoCrumbs) {
   for_each_tile(0, [](const PlanShape& shape, const RowTile& tile) {
-    const std::int32_t pieces = num_pieces(shape, tile);
     const std::int32_t least = shape.costs.min_steps(tile.wide);
-    ASSERT_EQ(even_steps_before(tile, 0, pieces), 0);
-    ASSERT_EQ(even_steps_before(tile, pieces, pieces), tile.steps());
-    for (std::int32_t i = 0; i < pieces && tile.steps() >= least; ++i) {
-      const std::int32_t steps =
-          even_steps_before(tile, i + 1, pieces) - even_steps_before(tile, i, pieces);
-      ASSERT_GE(steps, least);
-      ASSERT_LT(steps, 2 * least);
+    EXPECT_EQ(num_pieces(shape, {}, tile), 1);
+    for (const std::uint32_t cost : {1U, 100U, 333U, 700U, 5000U, kUncut - 1U}) {
+      const std::int32_t pieces = num_pieces(shape, {cost}, tile);
+      ASSERT_GE(pieces, 1);
+      if (pieces == 1) continue;
+      const std::int64_t of_piece = std::int64_t{tile.cost(shape.costs)} / pieces;
+      ASSERT_GE(of_piece * 3 + 3, std::int64_t{cost} * 2);  // 1.5 of them are two, at least
+      std::int32_t before = tile.kv_begin;
+      for (std::int32_t i = 1; i <= pieces; ++i) {
+        const std::int32_t at = piece_begin(shape, tile, i, pieces);
+        const RowTile piece{.kv_begin = before, .kv_end = at};
+        ASSERT_EQ(before, piece_begin(shape, tile, i - 1, pieces));
+        ASSERT_TRUE(at % kDeviceTileKv == 0 || i == pieces);
+        ASSERT_GE(piece.steps(), least);
+        ASSERT_LE(piece.steps(), ceil_div(tile.steps(), pieces));
+        before = at;
+      }
+      ASSERT_EQ(before, tile.kv_end);
     }
   });
+}
+
+TEST(KvCut, ManyPartialsAreJoinedInTwoSteps) {
+  for (std::int32_t pieces = 1; pieces < 2000; ++pieces) {
+    const JoinShape join(pieces);
+    if (pieces <= kMostJoined) {
+      EXPECT_EQ(num_combines(pieces), pieces > 1 ? 1 : 0);
+      continue;
+    }
+    EXPECT_LE(join.size, kMostJoined);
+    EXPECT_LT((join.groups - 1) * join.size, pieces);
+    EXPECT_GE(join.groups * join.size, pieces);
+    EXPECT_LE(num_combines(pieces), 1 + 2 * pieces / kMostJoined);
+  }
 }
 
 TEST(KvCut, TheLongestContextFits) {
   const PlanShape shape = shape_of(256, 4);
   const RowTile tile{.row_end = 1, .kv_begin = 0, .kv_end = kMaxInt32, .wide = false};
   EXPECT_EQ(tile.steps(), 1 << 25);
-  const auto overhead = static_cast<std::uint32_t>(shape.costs.overhead);
+  const auto overhead = static_cast<std::uint32_t>(shape.costs.narrow_overhead);
   EXPECT_EQ(shape.costs.narrow_step, 127);
   EXPECT_EQ(tile.cost(shape.costs), overhead + 127U * (1U << 25));  // in 32 bits
-  EXPECT_EQ(steps_before(shape.costs, tile, tile.cost(shape.costs) - 1), tile.steps());
-  EXPECT_EQ(steps_before(shape.costs, tile, overhead + 127U * (1U << 24)), 1 << 24);
+  EXPECT_EQ(num_pieces(shape, {1}, tile), 1 << 24);
+  EXPECT_EQ(piece_begin(shape, tile, (1 << 24) - 1, 1 << 24), kMaxInt32 - 127);
+  EXPECT_EQ(num_pieces(shape, {kUncut - 1}, tile), 1);
   const PlanShape fixed = shape_of(256, 4, 64);
-  EXPECT_EQ(num_pieces(fixed, tile), 1 << 25);
-  EXPECT_EQ(piece_begin(fixed, tile, (1 << 25) - 1), kMaxInt32 - 63);
-  EXPECT_EQ(piece_begin(fixed, tile, 1 << 25), kMaxInt32);
-  EXPECT_EQ(pieces_before(fixed, tile, tile.cost(fixed.costs) - 1), 1 << 25);
+  EXPECT_EQ(num_pieces(fixed, {}, tile), 1 << 25);
+  EXPECT_EQ(piece_begin(fixed, tile, (1 << 25) - 1, 1 << 25), kMaxInt32 - 63);
+  EXPECT_EQ(piece_begin(fixed, tile, 1 << 25, 1 << 25), kMaxInt32);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace hpcattn::plan {
 
 inline constexpr std::int32_t kMagic = 0x48504c4e;  // "HPLN"
-inline constexpr std::int32_t kVersion = 3;
+inline constexpr std::int32_t kVersion = 4;
 
 /// Rows (query tokens x heads of a group) of one task, at most. A row is numbered
 /// token * group + head_in_group within its request.
@@ -37,12 +37,13 @@ struct Task {
   std::int32_t first_token = 0;  // of the request, cu_seqlens_q[request]
   std::int32_t num_tokens = 0;   // query tokens of the request
   std::int32_t kv_len = 0;       // of the request
-  std::int32_t worker = 0;       // cta that computes it (GPU)
   std::int32_t combine = -1;     // that a partial result belongs to (GPU)
-  std::int32_t unused[3] = {};
+  std::int32_t unused[4] = {};
 };
 
 /// Rows whose KV range was split: their partials lie one after the other, in the order of the KV.
+/// On a GPU many are joined in two steps: some combines make partials, each in the place of its
+/// first, which another combine joins.
 struct Combine {
   std::int32_t request = 0;
   std::int32_t kv_head = 0;
@@ -55,7 +56,8 @@ struct Combine {
   // Partial results that have arrived: how many, and the sum of the calls that they are of; 0
   // between calls (GPU).
   std::uint32_t arrived[2] = {};
-  std::int32_t unused[2] = {};
+  std::int32_t stride = 0;  // rows from one partial to the next (GPU)
+  std::int32_t next = -1;   // combine that joins this one's result; -1: it is the rows' own (GPU)
 };
 
 struct Header {
@@ -78,7 +80,10 @@ struct Header {
   std::int32_t window = 0;  // 0: none
   // KV tokens of a split, where they are fixed: this sizes the partial results.
   std::int32_t fixed_split = 0;
-  std::int32_t unused[3] = {};  // a header ends at a multiple of 16 bytes
+  std::int32_t unused = 0;
+  // Tasks that ctas have claimed after their first: how many, and the sum of the calls that they
+  // are of; 0 between calls (GPU).
+  std::uint32_t claimed[2] = {};
   // What the plan was made from, and whether it is still whole.
   std::uint32_t lengths_hash[2] = {};
   std::uint32_t content_hash[2] = {};

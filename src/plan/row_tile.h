@@ -25,35 +25,35 @@ constexpr std::int32_t divide(std::int32_t a, std::int32_t b) {
 }
 
 /// What a cta's work costs, in units of 100 clocks of a cta that shares its multiprocessor with
-/// another. Their ratios alone matter: they decide which share of a mixed batch is one worker's.
+/// another. Their ratios alone matter: they decide how a mixed batch is cut.
 struct TileCosts {
-  std::int32_t overhead = 0;     // of a tile: its task is read, Q loaded, O written
-  std::int32_t narrow_step = 0;  // kDeviceTileKv tokens for a narrow tile: bound by reading K and V
-  std::int32_t wide_step = 0;    // the same for a wide tile: bound by arithmetic
+  // Of a piece: its task is read, Q loaded, O written.
+  std::int32_t narrow_overhead = 0;
+  std::int32_t wide_overhead = 0;
+  // Of kDeviceTileKv tokens.
+  std::int32_t narrow_step = 0;  // bound by reading K and V
+  std::int32_t wide_step = 0;    // bound by arithmetic
   // Steps of a piece, at least: shorter ones cost more in starting and combining than they balance.
   std::int32_t min_narrow = 1;
   std::int32_t min_wide = 1;
 
+  constexpr std::int32_t overhead(bool wide) const {
+    return wide ? wide_overhead : narrow_overhead;
+  }
   constexpr std::int32_t step(bool wide) const { return wide ? wide_step : narrow_step; }
   constexpr std::int32_t min_steps(bool wide) const { return wide ? min_wide : min_narrow; }
-  /// No worker's share is below this: two boundaries in one tile then lie min_steps apart.
-  constexpr std::int64_t min_share() const {
-    return std::int64_t{overhead} + std::max(min_narrow * narrow_step, min_wide * wide_step);
-  }
 };
 
 /// 64 tokens of bf16 at head dim 128 take 3.8k clocks narrow (32 KB at a 264th of an H200's
 /// bandwidth) and 6.4k clocks wide (128 rows by mma.sync); others follow in proportion to bytes and
-/// to rows times head dim. Starting and ending a tile takes some 14 us, measured on wide ones,
-/// whatever its dtype.
+/// to rows times head dim. Starting and ending a wide tile takes some 14 us whatever its dtype, a
+/// narrow one 3.
 constexpr TileCosts tile_costs(int head_dim, int kv_bytes) {
   constexpr int kNarrowStep = 38;
   constexpr int kWideStep = 64;
-  constexpr int kOverhead = 280;
-  constexpr int kMinPieceSteps = 4;  // narrow ones
-  TileCosts costs;
-  costs.overhead = kOverhead;
-  constexpr int kMostStep = 127;  // a tile's steps are below 2^25: its cost fits 32 bits
+  constexpr int kMinPieceSteps = 2;  // narrow ones
+  constexpr int kMostStep = 127;     // a tile's steps are below 2^25: its cost fits 32 bits
+  TileCosts costs{.narrow_overhead = 50, .wide_overhead = 280};
   costs.narrow_step = std::clamp(kNarrowStep * head_dim * kv_bytes / (128 * 2), 1, kMostStep);
   costs.wide_step =
       std::clamp(kWideStep * head_dim * tile_rows(head_dim).wide / (128 * 128), 1, kMostStep);
@@ -162,7 +162,7 @@ struct RowTile {
     return kv_end > kv_begin ? divide(kv_end - 1, kDeviceTileKv) + 1 - first_step() : 0;
   }
   constexpr std::uint32_t cost(const TileCosts& costs) const {
-    return static_cast<std::uint32_t>(costs.overhead) +
+    return static_cast<std::uint32_t>(costs.overhead(wide)) +
            static_cast<std::uint32_t>(steps()) * static_cast<std::uint32_t>(costs.step(wide));
   }
 };

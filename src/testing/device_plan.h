@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
-#include <tuple>
 #include <vector>
 
 #include "src/plan/device_bound.h"
@@ -41,7 +41,6 @@ struct DevicePlan {
   plan::Header header;
   std::vector<plan::Task> tasks;
   std::vector<plan::Combine> combines;
-  std::vector<std::int32_t> worker_begin;
   Fault fault;
 };
 
@@ -82,17 +81,13 @@ inline DevicePlan balance(const PlanBatch& batch, const plan::PlanShape& shape,
                 .num_requests = batch.num_requests() - (options.kv_cumulative ? 1 : 0),
                 .kv_cumulative = options.kv_cumulative};
   in.shape = shape;
-  in.layout = {
-      .num_requests = in.lengths.num_requests, .num_workers = options.num_workers, .words = size};
+  in.layout = {.num_requests = in.lengths.num_requests, .words = size};
+  in.num_workers = options.num_workers;
   in.plan = words.data();
   const auto memory = std::make_unique<plan::BalanceMemory>();
   std::fill_n(reinterpret_cast<unsigned char*>(memory.get()), sizeof(plan::BalanceMemory), 0xcc);
   plan::SerialCta cta(options.num_threads);
-  if (shape.fixed_split > 0) {
-    plan::Balancer<plan::CutMode::kFixed, plan::SerialCta>(cta, in, *memory).run();
-  } else {
-    plan::Balancer<plan::CutMode::kBalanced, plan::SerialCta>(cta, in, *memory).run();
-  }
+  plan::Balancer<plan::SerialCta>(cta, in, *memory).run();
 
   DevicePlan result;
   result.fault = cta.fault;
@@ -105,91 +100,119 @@ inline DevicePlan balance(const PlanBatch& batch, const plan::PlanShape& shape,
   for (std::size_t i = 0; i < result.combines.size(); ++i) {
     result.combines[i] = read<plan::Combine>(words.data() + in.layout.combine(std::int64_t(i)));
   }
-  const std::int32_t* begin = words.data() + in.layout.worker_begin();
-  result.worker_begin.assign(begin, begin + options.num_workers + 1);
   for (std::size_t i = static_cast<std::size_t>(size); i < words.size(); ++i) {
     EXPECT_EQ(words[i], kPoison) << "written past the tensor";
   }
   return result;
 }
 
-/// The tasks are, in order, the pieces of all tiles in order; partials and combines say the same.
+/// The partials from first_partial on, of `splits` pieces of `rows` rows, are joined by combine
+/// `index`, in one step or in two.
+inline void expect_joins(const plan::PlacedTile& at, std::int32_t first_partial,
+                         std::int32_t splits, std::int32_t index, const DevicePlan& result) {
+  const std::int32_t rows = at.num_rows();
+  const auto expect = [&](std::int32_t i, std::int32_t partial, std::int32_t count,
+                          std::int32_t stride, std::int32_t next) {
+    ASSERT_LT(std::size_t(i), result.combines.size());
+    const plan::Combine wanted = at.combine(partial, count, stride, next);
+    ASSERT_EQ(std::memcmp(&result.combines[std::size_t(i)], &wanted, sizeof(wanted)), 0) << i;
+  };
+  if (splits <= plan::kMostJoined) {
+    expect(index, first_partial, splits, rows, -1);
+    return;
+  }
+  const plan::JoinShape join(splits);
+  ASSERT_LE(join.size, plan::kMostJoined);
+  ASSERT_EQ(plan::num_combines(splits), 1 + join.groups);
+  expect(index, first_partial, join.groups, join.size * rows, -1);
+  std::int32_t joined = 0;
+  for (std::int32_t group = 0; group < join.groups; ++group) {
+    const std::int32_t count = std::min(join.size, splits - joined);
+    ASSERT_GE(count, 1);
+    expect(index + 1 + group, first_partial + joined * rows, count, rows, index);
+    joined += count;
+  }
+  ASSERT_EQ(joined, splits);
+}
+
+/// The tasks are the pieces of all tiles, from the last to the first and of each the heads, so that
+/// `result.tasks` backwards are the heads of the first tile's first piece, and so on; partials and
+/// combines say the same.
 inline void expect_covers(const PlanBatch& batch, const plan::PlanShape& shape,
-                          const DevicePlan& result) {
+                          const DevicePlan& result, int num_workers = 264) {
   EXPECT_EQ(result.fault.kind, 0);
   const plan::Lengths lengths{.cu_seqlens_q = batch.cu_seqlens_q.data(),
                               .kv_lens = batch.kv_lens.data(),
                               .num_requests = batch.num_requests()};
-  std::size_t next = 0;
-  std::size_t next_combine = 0;
+  const std::int32_t heads = shape.num_kv_heads;
+  const std::int32_t rows_of_head = result.header.num_partial_rows / heads;
+  const std::int32_t combines_of_head = result.header.num_combines / heads;
+  ASSERT_EQ(rows_of_head * heads, result.header.num_partial_rows);
+  ASSERT_EQ(combines_of_head * heads, result.header.num_combines);
+  std::size_t left = result.tasks.size();
+  std::int32_t next_combine = 0;  // of one head, as
   std::int32_t next_partial = 0;
   std::int32_t num_partials = 0;
-  for (std::int32_t head = 0; head < shape.num_kv_heads; ++head) {
-    for (std::int32_t i = 0; i < lengths.num_requests; ++i) {
-      const plan::Request request = lengths.request(i, shape.max_tokens);
-      const std::int32_t rows = request.num_tokens * shape.group;
-      std::int32_t row = 0;
-      for (std::int32_t index = 0; index < plan::num_row_tiles(shape, request.num_tokens);
-           ++index) {
-        const plan::RowTile tile = plan::row_tile(shape, request, index);
-        ASSERT_EQ(tile.row_begin, row);
-        ASSERT_LE(tile.row_end - row,
-                  rows <= shape.rows.narrow ? shape.rows.narrow : shape.rows.wide);
-        row = tile.row_end;
-        std::int32_t kv = tile.kv_begin;
-        std::int32_t splits = 0;
-        const std::int32_t first_partial = next_partial;
-        do {
-          ASSERT_LT(next, result.tasks.size());
-          const plan::Task& task = result.tasks[next++];
-          ASSERT_EQ(std::make_tuple(task.request, task.kv_head, task.num_heads, task.row_begin,
-                                    task.row_end, task.first_token, task.num_tokens, task.kv_len),
-                    std::make_tuple(i, head, 1, tile.row_begin, tile.row_end, request.first_token,
-                                    request.num_tokens, request.kv_len));
-          ASSERT_EQ(task.kv_begin, kv);
-          const bool whole = task.kv_begin == tile.kv_begin && task.kv_end == tile.kv_end;
-          ASSERT_EQ(task.combine, whole ? -1 : static_cast<std::int32_t>(next_combine));
-          if (whole) {
-            ASSERT_EQ(task.partial, -1);
-          } else {
-            ASSERT_LT(task.kv_begin, task.kv_end);
-            ASSERT_EQ(task.partial, next_partial);
-            next_partial += tile.row_end - tile.row_begin;
-            ++num_partials;
-          }
-          kv = task.kv_end;
-          ASSERT_TRUE(kv == tile.kv_end || kv % plan::kDeviceTileKv == 0);
-          ++splits;
-        } while (kv < tile.kv_end);
-        ASSERT_EQ(kv, tile.kv_end);
-        if (splits == 1) continue;
-        ASSERT_LT(next_combine, result.combines.size());
-        const plan::Combine& combine = result.combines[next_combine++];
-        ASSERT_EQ(
-            std::make_tuple(combine.request, combine.kv_head, combine.num_heads, combine.row_begin,
-                            combine.row_end, combine.partial, combine.num_splits,
-                            combine.first_token, combine.arrived[0], combine.arrived[1]),
-            std::make_tuple(i, head, 1, tile.row_begin, tile.row_end, first_partial, splits,
-                            request.first_token, 0U, 0U));
+  for (std::int32_t i = 0; i < lengths.num_requests; ++i) {
+    plan::PlacedTile at{.request_idx = i, .request = lengths.request(i, shape.max_tokens)};
+    const std::int32_t rows = at.request.num_tokens * shape.group;
+    std::int32_t row = 0;
+    for (std::int32_t t = 0; t < plan::num_row_tiles(shape, at.request.num_tokens); ++t) {
+      at.tile = plan::row_tile(shape, at.request, t);
+      const plan::RowTile& tile = at.tile;
+      ASSERT_EQ(tile.row_begin, row);
+      ASSERT_LE(tile.row_end - row,
+                rows <= shape.rows.narrow ? shape.rows.narrow : shape.rows.wide);
+      row = tile.row_end;
+      std::int32_t kv = tile.kv_begin;
+      std::int32_t splits = 0;
+      std::vector<std::int32_t> combine_of_piece;
+      do {
+        ASSERT_GE(left, std::size_t(heads));
+        const plan::Task first = result.tasks[left - 1];
+        const bool whole = first.kv_begin == tile.kv_begin && first.kv_end == tile.kv_end;
+        for (std::int32_t head = 0; head < heads; ++head) {
+          at.head = head;
+          const plan::Task& task = result.tasks[--left];
+          const std::int32_t partial =
+              whole ? -1 : head * rows_of_head + next_partial + splits * at.num_rows();
+          const plan::Task wanted = at.task(kv, first.kv_end, partial,
+                                            whole ? -1 : head * combines_of_head + first.combine);
+          ASSERT_EQ(std::memcmp(&task, &wanted, sizeof(wanted)), 0) << left;
+        }
+        ASSERT_TRUE(whole || first.kv_begin < first.kv_end);
+        kv = first.kv_end;
+        ASSERT_TRUE(kv == tile.kv_end || kv % plan::kDeviceTileKv == 0);
+        combine_of_piece.push_back(first.combine);
+        ++splits;
+      } while (kv < tile.kv_end);
+      ASSERT_EQ(kv, tile.kv_end);
+      if (splits == 1) continue;
+      num_partials += splits * heads;
+      const plan::JoinShape join(splits);
+      for (std::int32_t piece = 0; piece < splits; ++piece) {
+        ASSERT_EQ(combine_of_piece[std::size_t(piece)],
+                  next_combine + (join.groups > 0 ? 1 + piece / join.size : 0));
       }
-      ASSERT_EQ(row, rows);
+      for (std::int32_t head = 0; head < heads; ++head) {
+        at.head = head;
+        expect_joins(at, head * rows_of_head + next_partial, splits,
+                     head * combines_of_head + next_combine, result);
+      }
+      next_combine += plan::num_combines(splits);
+      next_partial += splits * at.num_rows();
     }
+    ASSERT_EQ(row, rows);
   }
-  EXPECT_EQ(next, result.tasks.size());
-  EXPECT_EQ(next_combine, result.combines.size());
-  EXPECT_EQ(result.header.num_partial_rows, next_partial);
+  EXPECT_EQ(left, 0U);
+  EXPECT_EQ(next_combine, combines_of_head);
+  EXPECT_EQ(next_partial, rows_of_head);
   EXPECT_EQ(result.header.num_partials, num_partials);
   EXPECT_EQ(result.header.num_requests, batch.num_requests());
   EXPECT_EQ(result.header.num_tokens, batch.cu_seqlens_q.back());
-  EXPECT_EQ(result.worker_begin.front(), 0);
-  EXPECT_EQ(result.worker_begin.back(), result.header.num_tasks);
-  for (std::size_t w = 0; w + 1 < result.worker_begin.size(); ++w) {
-    ASSERT_LE(result.worker_begin[w], result.worker_begin[w + 1]);
-    for (std::int32_t j = result.worker_begin[w]; j < result.worker_begin[w + 1]; ++j) {
-      ASSERT_EQ(result.tasks[std::size_t(j)].worker, int(w));
-    }
-  }
-  const plan::DeviceBound bound = bound_of(batch, shape, int(result.worker_begin.size()) - 1);
+  EXPECT_EQ(result.header.claimed[0], 0U);
+  EXPECT_EQ(result.header.claimed[1], 0U);
+  const plan::DeviceBound bound = bound_of(batch, shape, num_workers);
   EXPECT_LE(result.header.num_tasks, bound.tasks);
   EXPECT_LE(result.header.num_combines, bound.combines);
   EXPECT_LE(result.header.num_partial_rows, bound.partial_rows);

@@ -44,23 +44,20 @@ RUNS = (
     Run("many multiprocessors", "GpuQuick.Attention", {"HPCATTN_EMULATED_SMS": "132"}),
     Run("another order of threads", "GpuQuick.*", {"HPCATTN_EMULATED_SEED": "77"}),
     Run(
-        "batches for Hopper",
-        "GpuAttention.EveryKindOfBatch:*FixedSplitsMake*",
-        {"HPCATTN_KERNELS": "sm90"},
-    ),
-    Run(
         "many rows for Hopper",
         "GpuQuick.Attention:GpuAttentionFaults.*:*LengthsAtTheEdges*:*EveryPageSizeAndLayout",
         {"HPCATTN_KERNELS": "prefill"},
     ),
+    Run("every kind of batch", "GpuAttention.EveryKindOfBatch:*FixedSplitsMake*"),
+    Run("no kernels of Hopper's own", "GpuQuick.Attention", {"HPCATTN_KERNELS": "generic"}),
     Run("checks", "GpuDeviceChecks.*:GpuRefusals.*", {"HPCATTN_DEVICE_CHECKS": "1"}),
     Run("graphs and plans", "GpuGraph.*:GpuPlans.NamedBatches"),
     Run("backend", "GpuBackend.*:-*EveryFeature*"),
 )
 LONG_RUNS = (
     Run("all", f"-{TOO_LARGE}"),
-    Run("all for Hopper", f"-{TOO_LARGE}", {"HPCATTN_KERNELS": "sm90"}),
     Run("all for Hopper's many rows", f"-{TOO_LARGE}", {"HPCATTN_KERNELS": "prefill"}),
+    Run("all by the generic kernel", f"-{TOO_LARGE}", {"HPCATTN_KERNELS": "generic"}),
     Run("all for sm_80", f"-{TOO_LARGE}", {"HPCATTN_EMULATED_ARCH": "80"}),
 )
 # One of each of the kernels, and of each kind of fault that only an order of threads shows.

@@ -18,7 +18,7 @@ MOST_SECONDS = 10.0
 # By default one of so many variants of attention and of rope is compiled. Attention's numbers share
 # no factor with those of features, dtypes, head dims and page sizes, so that each of these is met.
 EVERY = {"attention": 43, "rope": 2}
-EVERY_OF_SM_90A = {"attention": 9, "prefill": 23}
+EVERY_OF_SM_90A = {"attention": 9, "decode": 19, "prefill": 23}
 LONG = "HPCATTN_LONG_TESTS" in os.environ
 
 
@@ -32,14 +32,17 @@ def cubins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder: Path = tmp_path_factory.mktemp(request.param)
     every = EVERY_OF_SM_90A if request.param == "sm_90a" else EVERY
     found = []
-    for family in ("attention", "prefill", "plan", "step", "store", "rope", "merge"):
+    for family in ("attention", "decode", "prefill", "plan", "step", "store", "rope", "merge"):
         step = 1 if LONG else every.get(family, 1)
         options = ["--family", family, "--every", str(step)]
         found += compile_variants(tool, nvrtc, request.param, folder, options)
     if request.param == "sm_90a" or LONG:  # those that look at page ids
-        options = ["--family", "attention", "--every", "1" if LONG else "97"]
-        found += compile_variants(tool, nvrtc, request.param, folder / "checked", options, True)
+        for family in ("attention", "decode"):
+            options = ["--family", family, "--every", "1" if LONG else "97"]
+            checked = folder / f"checked_{family}"
+            found += compile_variants(tool, nvrtc, request.param, checked, options, True)
     assert found, "no variants"
+    assert any(cubin.family == "decode" for cubin in found) == (request.param == "sm_90a")
     return found
 
 
@@ -82,10 +85,12 @@ def test_nothing_traps(cubins: list[Cubin]) -> None:
 @pytest.mark.skipif(find_cuobjdump() is None, reason="no cuobjdump: install triton (torch's)")
 def test_attention_multiplies_on_tensor_cores_and_loads_ahead(cubins: list[Cubin]) -> None:
     def wrong(cubin: Cubin) -> str:
-        if cubin.family != "attention" or "combine" in cubin.name:
+        if cubin.family not in ("attention", "decode"):
             return ""
         # Rows at odd addresses are copied byte by byte: asynchronous copies are of 16 bytes.
         ahead = [] if "unaligned_kv = true" in cubin.name else ["LDGSTS"]
+        if cubin.family == "decode":
+            ahead = ["UTMALDG"]
         return ", ".join(f"no {opcode}" for opcode in ["HMMA", *ahead] if not cubin.has(opcode))
 
     assert failures(cubins, wrong) == []

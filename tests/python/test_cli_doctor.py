@@ -59,7 +59,7 @@ def test_report():
     if not torch.cuda.is_available():
         assert not cuda["runs"]
         assert any("NVIDIA driver" in reason for reason in cuda["reasons"])
-    assert report["capabilities"]["built"] == {"cpu": True, "generic_cuda": True, "hopper": False}
+    assert report["capabilities"]["built"] == {"cpu": True, "generic_cuda": True, "hopper": True}
 
 
 def test_capabilities_are_those_of_the_operators():

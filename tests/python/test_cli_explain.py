@@ -130,12 +130,13 @@ def test_every_reason_of_a_refusal_is_printed():
     assert len(report.json["refusals"]) >= 4
 
 
-def test_a_gpu_is_served_by_the_generic_kernel():
-    outcome = run("explain", "--device", "cuda", "--capability", "9.0", "--json")
+@pytest.mark.parametrize(
+    ("capability", "kernel"), [("9.0", "cuda/sm90/decode"), ("8.9", "cuda/generic/attention")]
+)
+def test_the_kernel_of_a_gpu_generation(capability, kernel):
+    outcome = run("explain", "--device", "cuda", "--capability", capability, "--json")
     assert outcome.code == 0
-    kernels = outcome.json["kernels"]
-    assert {row["kernel"] for row in kernels} == {"cuda/generic/attention"}
-    assert "no kernels of Hopper's own" in kernels[0]["reason"]
+    assert {row["kernel"] for row in outcome.json["kernels"]} == {kernel}
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ def test_every_family_is_there() -> None:
         {"alibi": True},
         {"norm_policy": "norm_then_rope"},
         {"norm_policy": "rope_then_norm", "norm_scope": "token"},
+        {"page_size": 64},
     ],
     ids=str,
 )
@@ -70,11 +71,18 @@ def test_what_tells_kernels_apart(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"num_q_heads": 8}, {"num_kv_heads": 4}, {"page_size": 64}, {"page_size": 0}],
+    [{"num_q_heads": 8}, {"num_kv_heads": 4}, {"page_size": 16}],
     ids=str,
 )
 def test_what_one_kernel_serves(changes: dict[str, Any]) -> None:
     assert names(**changes) == names()
+
+
+def test_decode_has_kernels_of_its_own_on_hopper() -> None:
+    decode = {name for name in names() if name.startswith("decode<")}
+    assert len(decode) == 2  # passes of 16 and of 32 rows
+    assert names(page_size=0) == names() - decode  # packed K and V
+    assert names(page_size=24) == names() - decode
 
 
 @pytest.mark.parametrize(
@@ -185,6 +193,8 @@ def test_what_ships() -> None:
         for dtype, dtypes in {BF16: [BF16, E4M3], F16: [F16, E4M3]}.items():
             for kv_dtype in dtypes:
                 changes = {"head_dim": head_dim, "dtype": dtype, "kv_cache_dtype": kv_dtype}
-                assert names(**changes, norm_policy="norm_then_rope") <= shipped
+                for page_size in (16, 64):
+                    changes["page_size"] = page_size
+                    assert names(**changes, norm_policy="norm_then_rope") <= shipped
     assert names(head_dim=256, softcap=True) <= shipped
-    assert len(shipped) < 60
+    assert len(shipped) < 110

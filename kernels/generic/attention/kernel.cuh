@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generic attention kernel: a persistent grid, one cta for each worker of the plan. A cta takes
-// its tasks one by one; few rows and many rows are two shapes of the same mainloop.
+// The generic attention kernel: a persistent grid, whose ctas claim the plan's tasks one by one.
+// Few rows and many rows are two shapes of the same mainloop.
 #pragma once
 
+#include "kernels/generic/attention/claims.h"
 #include "kernels/generic/attention/combine.h"
 #include "kernels/generic/attention/config.h"
 #include "kernels/generic/attention/epilogue.h"
@@ -24,8 +25,9 @@ namespace hpcattn {
 template <AttentionSpec kSpec>
 struct SharedMemory {
   using Config = AttentionConfig<kSpec>;
-  static_assert(sizeof(TaskState) <= Config::kStateBytes);
+  static_assert(sizeof(TaskState) + sizeof(int) <= Config::kStateBytes);
   TaskState* state;
+  int* next_task;  // of the cta; not of the task that the state is of
   RowInfo* infos;
   std::int32_t* pages;
   float2* maxima;
@@ -33,6 +35,7 @@ struct SharedMemory {
 
   explicit SharedMemory(char* base)
       : state(reinterpret_cast<TaskState*>(base)),
+        next_task(reinterpret_cast<int*>(base + Config::kStateBytes) - 1),
         infos(reinterpret_cast<RowInfo*>(base + Config::kStateBytes)),
         pages(reinterpret_cast<std::int32_t*>(base + Config::kStateBytes + Config::kInfoBytes)),
         maxima(reinterpret_cast<float2*>(base + Config::kStateBytes + Config::kInfoBytes +
@@ -41,7 +44,7 @@ struct SharedMemory {
   char* slots(int rows) const { return q + rows * Config::kQStride; }
 };
 
-/// Returns the index, which the mainloop has no register for either.
+/// Returns the next task.
 template <AttentionSpec kSpec, TaskShape kShape>
 inline int run_task(const AttentionParams& p, int task_index, char* base) {
   using Config = AttentionConfig<kSpec>;
@@ -158,6 +161,7 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
   ptx::cp_async_wait<0>();
   softmax.finish();
   __syncthreads();  // the slots are free for what follows
+  if (ptx::thread_index_here() == 0) *shared.next_task = next_task(p, take_ticket(p));
 
   const plan::Task done_task = load_task(p, shared.state->task_index);
   const TaskOutput target(p, done_task, Config::kHeadDim);
@@ -173,9 +177,18 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
                                                        ptx::thread_index_here(),
                                                        [] { __syncthreads(); });
   }
-  const int done = shared.state->task_index;
   __syncthreads();  // before the next task writes to shared memory
-  return done;
+  return *shared.next_task;
+}
+
+/// Returns the next task.
+template <AttentionSpec kSpec>
+inline int skip_task(const AttentionParams& p, char* base) {
+  int* const next = SharedMemory<kSpec>(base).next_task;
+  __syncthreads();  // all have read it
+  if (threadIdx.x == 0) *next = next_task(p, take_ticket(p));
+  __syncthreads();
+  return *next;
 }
 
 template <AttentionSpec kSpec>
@@ -185,11 +198,12 @@ inline void attention(const AttentionParams& p) {
   ptx::wait_for_kernel_before();
   ptx::let_next_kernel_begin();
   if (!plan_fits(p, p.fault)) return;
-  const std::int32_t* const begin = p.plan + p.layout.worker_begin();
-  for (int i = begin[blockIdx.x]; i < begin[blockIdx.x + 1]; ++i) {
+  int i = first_task(p);
+  while (i != kNoTask) {
     const plan::Task task = load_task(p, i);
-    if (!task_fits(p, task)) continue;
-    if (task.row_end - task.row_begin <= Config::kNarrow.rows()) {
+    if (!task_fits(p, task, threadIdx.x == 0)) {
+      i = skip_task<kSpec>(p, shared);
+    } else if (task.row_end - task.row_begin <= Config::kNarrow.rows()) {
       i = run_task<kSpec, Config::kNarrow>(p, i, shared);
     } else {
       i = run_task<kSpec, Config::kWide>(p, i, shared);

@@ -24,12 +24,12 @@ inline plan::Task load_task(const AttentionParams& p, int index) {
   return u.task;
 }
 
-/// The plan was made of the lengths that the call has; else reports it.
-inline bool task_fits(const AttentionParams& p, const plan::Task& task) {
+/// The plan was made of the lengths that the call has; else a thread that `reports` does so.
+inline bool task_fits(const AttentionParams& p, const plan::Task& task, bool reports) {
   if (p.kv_lens == nullptr) return true;
   const int kv_len = p.kv_lens[task.request * p.kv_lens_stride];
   if (kv_len == task.kv_len) return true;
-  if (threadIdx.x == 0) {
+  if (reports) {
     report_fault(p.fault, FaultKind::kPlanBatch, task.request, task.kv_len, kv_len);
   }
   return false;

@@ -10,12 +10,12 @@ namespace hpcattn {
 
 struct DecodeSpec {
   AttentionSpec attention;
-  int page_size = 64;
-  int rows = 16;  // of one pass over K and V: 16 or 32
+  int box_tokens = 64;  // of one copy: a page, or a tile of a longer one
+  int rows = 16;        // of one pass over K and V: 16 or 32
   friend constexpr bool operator==(const DecodeSpec&, const DecodeSpec&) = default;
 };
 
-/// Four warps compute, a fifth starts copies.
+/// Four warps compute, a fifth claims tasks and starts copies.
 inline constexpr int kDecodeThreads = kAttentionThreads + 32;
 
 /// K or V of one tile of KV tokens lies in a slot as [page][lines of the dims][token][128 bytes],
@@ -25,16 +25,19 @@ struct DecodeLayout {
   static constexpr int kMaxSlots = 12;
   static constexpr int kAlignment = 1024;
   static constexpr int kStagedRows = 8;  // of the output, on their way out
+  static constexpr int kQueuedPasses = 2;
+  /// Just more than a third of a multiprocessor's: two ctas are on each, as the grid has them.
+  static constexpr int kLeastShared = 78'000;
 
-  int tile_kv = 0;     // KV tokens of a slot
-  int box_tokens = 0;  // tokens of one copy: a page, or a tile of a longer one
+  int tile_kv = 0;  // KV tokens of a slot
   int slot_bytes = 0;
   int slots = 0;
-  // Shared memory: row infos | a float of each warp and row | a float of each row | state | q | P,
-  // and after the last tile some rows of the output | slots | barriers.
+  // Shared memory: row infos | a float of each warp and row | a float of each row | state | passes
+  // | q | P, and after the last tile some rows of the output | slots | barriers.
   int of_warps_offset = 0;
   int of_rows_offset = 0;
   int state_offset = 0;
+  int passes_offset = 0;
   int q_offset = 0;
   int p_offset = 0;
   int p_stride = 0;       // bytes of a row
@@ -44,29 +47,22 @@ struct DecodeLayout {
   int shared_bytes = 0;
 };
 
-/// The copy engine takes these pages in boxes, and these heads in whole lines.
-constexpr bool decode_takes(const DecodeSpec& spec) {
-  const int page = spec.page_size;
-  const bool pages = page == 16 || page == 32 || page == 64 || page == 128 || page == 256;
-  const auto element = static_cast<int>(size_bytes(spec.attention.kv_dtype));
-  // Above head dim 128 the ring of two ctas a multiprocessor is too short.
-  return pages && spec.attention.head_dim <= 128 &&
-         spec.attention.head_dim * element % DecodeLayout::kLineBytes == 0 &&
-         !spec.attention.unaligned_kv;
-}
+/// KV tokens of a slot: as many bytes with fp8 as without.
+constexpr int decode_tile_kv(DType kv_dtype) { return size_bytes(kv_dtype) == 1 ? 128 : 64; }
 
 constexpr DecodeLayout decode_layout(const DecodeSpec& spec) {
   const int head_dim = spec.attention.head_dim;
   DecodeLayout layout;
   const auto element = static_cast<int>(size_bytes(spec.attention.kv_dtype));
-  layout.tile_kv = element == 1 ? 128 : 64;  // as many bytes in a slot
-  layout.box_tokens = spec.page_size < layout.tile_kv ? spec.page_size : layout.tile_kv;
+  layout.tile_kv = decode_tile_kv(spec.attention.kv_dtype);
   layout.slot_bytes = layout.tile_kv * head_dim * element;
   const auto aligned = [](int bytes, int unit) { return (bytes + unit - 1) / unit * unit; };
   layout.of_warps_offset = aligned(spec.rows * static_cast<int>(sizeof(RowInfo)), 16);
   layout.of_rows_offset = layout.of_warps_offset + kAttentionWarps * spec.rows * 4;
   layout.state_offset = layout.of_rows_offset + spec.rows * 4;
-  layout.q_offset = layout.state_offset + 16;
+  layout.passes_offset = layout.state_offset + 16;
+  layout.q_offset =
+      layout.passes_offset + DecodeLayout::kQueuedPasses * static_cast<int>(sizeof(plan::Task));
   layout.p_offset = layout.q_offset + spec.rows * padded_row_bytes(head_dim * 2);
   layout.p_stride = padded_row_bytes(layout.tile_kv * 2);
   layout.staged_stride = head_dim + 4;  // lanes that store dims of four rows hit unlike banks
@@ -74,13 +70,29 @@ constexpr DecodeLayout decode_layout(const DecodeSpec& spec) {
   const int staged_bytes = DecodeLayout::kStagedRows * layout.staged_stride * 4;
   layout.slots_offset = aligned(layout.p_offset + (p_bytes > staged_bytes ? p_bytes : staged_bytes),
                                 DecodeLayout::kAlignment);
-  constexpr int kBarrierBytes = 2 * DecodeLayout::kMaxSlots * 8;
+  constexpr int kBarrierBytes = 2 * (DecodeLayout::kMaxSlots + DecodeLayout::kQueuedPasses) * 8;
   const int room = spec.attention.shared_budget - kBarrierBytes - layout.slots_offset;
-  layout.slots = room / layout.slot_bytes;
+  // Longer rings are no faster: they only spread the reads over more pages of memory.
+  const int ring = (head_dim <= 128 ? 48 : 96) * 1024;
+  layout.slots = (room < ring ? room : ring) / layout.slot_bytes;
   if (layout.slots > DecodeLayout::kMaxSlots) layout.slots = DecodeLayout::kMaxSlots;
   layout.barriers_offset = layout.slots_offset + layout.slots * layout.slot_bytes;
   layout.shared_bytes = layout.barriers_offset + kBarrierBytes;
+  if (layout.shared_bytes < DecodeLayout::kLeastShared) {
+    layout.shared_bytes = DecodeLayout::kLeastShared;
+  }
   return layout;
+}
+
+/// The copy engine takes these heads in whole lines, these pages in boxes, and the ring holds K and
+/// V of a tile while the next is under way.
+constexpr bool decode_takes(const DecodeSpec& spec) {
+  const int box = spec.box_tokens;
+  const auto row_bytes =
+      spec.attention.head_dim * static_cast<int>(size_bytes(spec.attention.kv_dtype));
+  return (box == 16 || box == 32 || box == 64 || box == 128) && spec.attention.head_dim >= 64 &&
+         spec.attention.head_dim % 64 == 0 && row_bytes % DecodeLayout::kLineBytes == 0 &&
+         !spec.attention.unaligned_kv && decode_layout(spec).slots >= 3;
 }
 
 }  // namespace hpcattn

@@ -44,7 +44,7 @@ struct DecodeProducts {
   static constexpr int kWarpDims = kHeadDim / kAttentionWarps;
   static constexpr int kDimTiles = kWarpDims / 16;  // of O^T
   static constexpr int kLineBytes = DecodeLayout::kLineBytes;
-  static constexpr int kBoxBytes = kLayout.box_tokens * Math::kRowBytes;
+  static constexpr int kBoxBytes = kSpec.box_tokens * Math::kRowBytes;
   static constexpr int kQueryStride = Math::kQueryStride;
   static constexpr int kPStride = kLayout.p_stride;
 
@@ -85,13 +85,13 @@ struct DecodeProducts {
     std::uint32_t address;
     std::uint32_t swizzle;
     Line(std::uint32_t slot, int token)
-        : address(slot + token / kLayout.box_tokens * kBoxBytes +
-                  token % kLayout.box_tokens * kLineBytes),
+        : address(slot + token / kSpec.box_tokens * kBoxBytes +
+                  token % kSpec.box_tokens * kLineBytes),
           swizzle(token % 8) {}
     /// 16-byte unit `unit` of the token's row.
     std::uint32_t unit(int unit) const {
       constexpr int kUnits = kLineBytes / 16;
-      return address + unit / kUnits * (kLayout.box_tokens * kLineBytes) +
+      return address + unit / kUnits * (kSpec.box_tokens * kLineBytes) +
              ((unit % kUnits ^ swizzle) * 16);
     }
   };

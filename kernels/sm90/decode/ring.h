@@ -29,7 +29,6 @@ class DecodeRing {
       ptx::mbarrier_init(full(slot), 1);
       ptx::mbarrier_init(empty(slot), kAttentionWarps);
     }
-    ptx::fence_mbarrier_init();
   }
 
   std::uint32_t slot_address(int item) const { return slots_ + item % kSlots * kLayout.slot_bytes; }

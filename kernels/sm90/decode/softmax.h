@@ -41,10 +41,12 @@ inline void mask_pass(typename Products::Scores& scores, const RowInfo* infos, i
 }
 
 /// As Softmax in scores.h, of rows that all warps of the cta have tokens of: they agree on the
-/// largest score before they take exponentials.
-template <int kRowTiles>
+/// largest score before they take exponentials. Those are 2^kBias times too large, in the sums too:
+/// as float16 they have fewer small numbers than bfloat16 has.
+template <int kRowTiles, int kBias>
 struct DecodeSoftmax {
   static constexpr float kSlack = 8.0F;
+  static_assert(kSlack + kBias < 16.0F, "float16 holds less than 2^16");
   float reference[kRowTiles][2];
   float sum[kRowTiles][2];  // of this lane's tokens
 
@@ -108,7 +110,7 @@ struct DecodeSoftmax {
         kept = moves ? largest : kept;
         sum[r][e] *= rescale[r][e];
         moved = moved || moves;
-        const float shift = kept == negative_infinity() ? 0.0F : kept;
+        const float shift = kept == negative_infinity() ? 0.0F : kept - static_cast<float>(kBias);
         HPCATTN_UNROLL
         for (int half = 0; half < 2 * kTokenTiles; ++half) {
           float& score = scores[r][half / 2][e + half % 2 * 2];
@@ -132,7 +134,7 @@ struct DecodeSoftmax {
         }
         if (lane >= 4) continue;
         of_warp[r * 8 + lane * 2 + e] = sum[r][e];
-        references[r * 8 + lane * 2 + e] = reference[r][e];
+        references[r * 8 + lane * 2 + e] = reference[r][e] - static_cast<float>(kBias);
       }
     }
   }

@@ -18,12 +18,8 @@ namespace hpcattn {
 inline constexpr int kComputeBarrier = 1;
 inline void sync_computing() { ptx::barrier_sync(kComputeBarrier, kAttentionThreads); }
 
-/// What of a pass the mainloop has no registers for.
-struct PassState {
+struct JoinState {
   int last_arrived;  // this cta's partial was the last of its combine
-  int kv_begin;
-  int kv_end;
-  int request;
 };
 
 /// What the warps that compute share, beside the ring.
@@ -37,7 +33,7 @@ struct DecodeShared {
     return reinterpret_cast<float*>(base + kLayout.of_warps_offset) + warp * kSpec.rows;
   }
   float* references() const { return reinterpret_cast<float*>(base + kLayout.of_rows_offset); }
-  PassState& state() const { return *reinterpret_cast<PassState*>(base + kLayout.state_offset); }
+  JoinState& state() const { return *reinterpret_cast<JoinState*>(base + kLayout.state_offset); }
   char* q() const { return base + kLayout.q_offset; }
   char* p() const { return base + kLayout.p_offset; }
   float* staged(int row) const {
@@ -59,11 +55,15 @@ inline void clear_dead_values(std::uint32_t slot, int first_token, int lane, uns
   }
 }
 
+/// P of fp8 pages is of float16 (multiply.h).
+template <DecodeSpec kSpec, int kRowTiles>
+using PassSoftmax = DecodeSoftmax<kRowTiles, DecodeMath<kSpec>::kFp8 ? 7 : 0>;
+
 /// The rows' results, through shared memory so that neighbouring threads write neighbouring dims.
 template <DecodeSpec kSpec, int kRowTiles>
 inline void store_pass(const TaskOutput& target,
                        const typename DecodeProducts<kSpec, kRowTiles>::Output& output,
-                       DecodeSoftmax<kRowTiles>& softmax, const DecodeShared<kSpec>& shared,
+                       PassSoftmax<kSpec, kRowTiles>& softmax, const DecodeShared<kSpec>& shared,
                        int thread) {
   using Products = DecodeProducts<kSpec, kRowTiles>;
   constexpr int kDims = kSpec.attention.head_dim;
@@ -102,10 +102,10 @@ inline void store_pass(const TaskOutput& target,
   }
 }
 
-/// One pass of up to 8 * kRowTiles rows over K and V. Called by the four warps that compute;
-/// returns the ring's next item.
+/// One pass of up to 8 * kRowTiles rows over K and V; it lies in shared memory, since the mainloop
+/// has no registers for it. Called by the four warps that compute; returns the ring's next item.
 template <DecodeSpec kSpec, int kRowTiles>
-inline int run_pass(const DecodeParams& params, Pass pass, const DecodeShared<kSpec>& shared,
+inline int run_pass(const DecodeParams& params, const Pass& pass, const DecodeShared<kSpec>& shared,
                     const DecodeRing<kSpec>& ring, int item) {
   constexpr AttentionSpec kAttention = kSpec.attention;
   using Products = DecodeProducts<kSpec, kRowTiles>;
@@ -113,7 +113,7 @@ inline int run_pass(const DecodeParams& params, Pass pass, const DecodeShared<kS
   constexpr int kWarpTokens = Products::kWarpTokens;
   constexpr unsigned kAllTokens = 0xffffffffU >> (32 - kWarpTokens);
   const AttentionParams& p = params.attention;
-  const plan::Task task = load_pass<kSpec.rows>(p, pass);
+  const plan::Task& task = pass.task;
 
   // Read anew in each part of a tile: what follows from them would be kept for all of them, and
   // take registers that are not there.
@@ -123,7 +123,6 @@ inline int run_pass(const DecodeParams& params, Pass pass, const DecodeShared<kS
   const auto first_token_here = [&] { return warp_here() * kWarpTokens; };
   const int thread = ptx::thread_index_here();
   write_row_infos<kAttention, 8 * kRowTiles>(p, task, shared.infos(), thread);
-  if (thread == 0) shared.state() = {0, task.kv_begin, task.kv_end, task.request};
   sync_computing();
   store_decode_query<kSpec, kRowTiles>(p, task, shared.q(), shared.infos(), thread);
   sync_computing();
@@ -133,14 +132,13 @@ inline int run_pass(const DecodeParams& params, Pass pass, const DecodeShared<kS
   // Whether this lane's token of a tile is live: inside of the task, on a page that exists.
   const auto is_live = [&](int tile) {
     const int token = tile * kTileKv + first_token_here() + lane_here() % kWarpTokens;
-    const PassState& state = shared.state();
-    if (token < state.kv_begin || token >= state.kv_end) return false;
-    const std::int32_t* const table = p.page_table + state.request * p.table_request;
-    return table[token / kSpec.page_size * p.table_page] >= 0;
+    if (token < task.kv_begin || token >= task.kv_end) return false;
+    const std::int32_t* const table = p.page_table + task.request * p.table_request;
+    return table[p.page_size.divide(token) * p.table_page] >= 0;
   };
   typename Products::Output output;
   Products::clear(output);
-  DecodeSoftmax<kRowTiles> softmax;
+  PassSoftmax<kSpec, kRowTiles> softmax;
   const TileRange<kTileKv> tiles(task);
   bool next_live = is_live(tiles.begin);
   for (int tile = tiles.begin; tile < tiles.end; ++tile) {
@@ -171,8 +169,8 @@ inline int run_pass(const DecodeParams& params, Pass pass, const DecodeShared<kS
     Products::values_probabilities(output, p_smem, v, warp_here(), lane_here());
     ring.release(item++, lane_here());
   }
-  store_pass<kSpec, kRowTiles>(TaskOutput(p, load_pass<kSpec.rows>(p, pass), kAttention.head_dim),
-                               output, softmax, shared, ptx::thread_index_here());
+  store_pass<kSpec, kRowTiles>(TaskOutput(p, task, kAttention.head_dim), output, softmax, shared,
+                               ptx::thread_index_here());
   return item;
 }
 

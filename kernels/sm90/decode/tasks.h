@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker's tasks, as all of its warps go through them.
+// Tasks on their way from the warp that claims them to the warps that compute: it runs ahead by a
+// message or two, as by its copies.
 #pragma once
 
 #include "kernels/generic/attention/load_task.h"
+#include "kernels/ptx/barrier.h"
 #include "kernels/ptx/thread.h"
 #include "kernels/sm90/decode/config.h"
 
@@ -18,38 +20,81 @@ struct TileRange {
         end(task.kv_end > task.kv_begin ? (task.kv_end + kTileKv - 1) / kTileKv : begin) {}
 };
 
-/// A pass over K and V: kRows rows of a task, or what it has.
+/// A pass over K and V: so many rows of a task as one takes, or what it has.
 struct Pass {
-  int task;
-  int slice;
+  plan::Task task;  // its rows and its partial are the pass's
+  constexpr static int kEnd = -1;
+
+  /// No more passes.
+  static Pass end() {
+    Pass pass{};
+    pass.task.request = kEnd;
+    return pass;
+  }
+  bool is_end() const { return task.request == kEnd; }
+  /// The task's last: its partial result is whole then.
+  bool is_last() const { return task.unused[0] != 0; }
 };
 
-/// Read anew at each call, as load_task().
+/// Pass `slice` of a task in passes of kRows rows.
 template <int kRows>
-inline plan::Task load_pass(const AttentionParams& p, Pass pass) {
-  plan::Task task = load_task(p, pass.task);
-  const int skipped = pass.slice * kRows;
-  task.row_begin += skipped;
-  task.row_end = min(task.row_begin + kRows, task.row_end);
-  if (task.partial >= 0) task.partial += skipped;
-  return task;
+inline Pass pass_of(const plan::Task& task, int slice) {
+  Pass pass{task};
+  const int skipped = slice * kRows;
+  pass.task.row_begin += skipped;
+  pass.task.row_end = min(pass.task.row_begin + kRows, task.row_end);
+  if (task.partial >= 0) pass.task.partial += skipped;
+  pass.task.unused[0] = pass.task.row_end == task.row_end ? 1 : 0;
+  return pass;
 }
 
-/// Calls body(pass) for each pass that this cta's worker has to make. What is not the loop's own is
-/// read anew at each turn: a pass leaves no registers for it.
-template <int kRows, typename Body>
-inline void for_each_pass(const AttentionParams& p, const Body& body) {
-  const auto worker_begin = [&](int after) {
-    return p.plan[p.layout.worker_begin() + ptx::cta_index_here() + after];
-  };
-  const auto num_slices = [&](int i) {
-    const plan::Task task = load_task(p, i);
-    return (task.row_end - task.row_begin + kRows - 1) / kRows;
-  };
-  for (int i = worker_begin(0); i < worker_begin(1); ++i) {
-    if (!task_fits(p, load_task(p, i))) continue;
-    for (int slice = 0; slice < num_slices(i); ++slice) body(Pass{i, slice});
+/// Passes in shared memory, by turns in one of two places.
+template <DecodeSpec kSpec>
+class PassQueue {
+  static constexpr DecodeLayout kLayout = decode_layout(kSpec);
+  static constexpr int kPlaces = DecodeLayout::kQueuedPasses;
+
+ public:
+  explicit PassQueue(char* shared)
+      : passes_(reinterpret_cast<Pass*>(shared + kLayout.passes_offset)),
+        barriers_(ptx::shared_address(shared) + kLayout.barriers_offset +
+                  2 * DecodeLayout::kMaxSlots * 8) {}
+
+  /// One thread, before the first use. full: the sender's lanes; empty: the warps that compute.
+  void init() const {
+    for (int place = 0; place < kPlaces; ++place) {
+      ptx::mbarrier_init(full(place), 1);
+      ptx::mbarrier_init(empty(place), kAttentionWarps);
+    }
   }
-}
+
+  /// Pass number `i`, by all lanes of one warp.
+  void send(int i, const Pass& pass, int lane) const {
+    if (i >= kPlaces) ptx::mbarrier_wait(empty(i % kPlaces), (i / kPlaces - 1) % 2);
+    if (lane == 0) {
+      passes_[i % kPlaces] = pass;
+      ptx::mbarrier_arrive(full(i % kPlaces));
+    }
+    __syncwarp();
+  }
+
+  const Pass& receive(int i) const {
+    ptx::mbarrier_wait(full(i % kPlaces), i / kPlaces % 2);
+    return passes_[i % kPlaces];
+  }
+
+  /// All lanes of a warp are done with a pass.
+  void release(int i, int lane) const {
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(empty(i % kPlaces));
+  }
+
+ private:
+  std::uint32_t full(int place) const { return barriers_ + place * 8; }
+  std::uint32_t empty(int place) const { return barriers_ + (kPlaces + place) * 8; }
+
+  Pass* passes_;
+  std::uint32_t barriers_;
+};
 
 }  // namespace hpcattn

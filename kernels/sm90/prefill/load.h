@@ -11,10 +11,12 @@
 
 namespace hpcattn {
 
-/// K and V of one task, a lane for each box of a tile. `item`: of the ring, the task's first.
-template <PrefillSpec kSpec>
+/// K and V of one task, a lane for each box of a tile. `item`: of the ring, the task's first. Calls
+/// before_last() when the last tile's V is next.
+template <PrefillSpec kSpec, typename BeforeLast>
 inline void load_task_tiles(const PrefillParams& params, const plan::Task& task,
-                            const PrefillShared<kSpec>& shared, int item, int lane) {
+                            const PrefillShared<kSpec>& shared, int item, int lane,
+                            const BeforeLast& before_last) {
   constexpr PrefillLayout kLayout = prefill_layout(kSpec);
   constexpr int kBoxes = kLayout.tile_kv / kLayout.box_tokens;
   constexpr int kPageSize = kSpec.page_size > 0 ? kSpec.page_size : 1;  // where there are pages
@@ -63,6 +65,7 @@ inline void load_task_tiles(const PrefillParams& params, const plan::Task& task,
   for (int tile = 0; tile < tiles.count; ++tile) {
     const int next_page = page_of(tile + 1);
     if (tile + 1 < tiles.count) load(item + tiles.key(tile + 1), tile + 1, next_page, params.k_map);
+    if (tile + 1 == tiles.count) before_last();
     load(item + tiles.value(tile), tile, page, params.v_map);
     page = next_page;
   }
@@ -74,9 +77,9 @@ inline void load_keys_and_values(const PrefillParams& params, const PrefillShare
                                  int lane) {
   int number = 0;
   int item = 0;
-  for_each_task(params.attention, [&](const plan::Task& task) {
+  for_each_task(params.attention, lane, [&](const plan::Task& task, const auto& before_last) {
     send_record<kSpec>(shared, number++, task, lane);
-    load_task_tiles<kSpec>(params, task, shared, item, lane);
+    load_task_tiles<kSpec>(params, task, shared, item, lane, before_last);
     item += TileItems<prefill_layout(kSpec)>(task).items();
   });
   send_end<kSpec>(shared, number, lane);

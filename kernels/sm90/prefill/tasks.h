@@ -1,24 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tasks of a cta: one warp goes through them and sends their records to the others.
+// The tasks of a cta: one warp claims them and sends their records to the others.
 #pragma once
 
+#include "kernels/generic/attention/claims.h"
 #include "kernels/generic/attention/load_task.h"
-#include "kernels/ptx/thread.h"
 #include "kernels/sm90/prefill/ring.h"
 
 namespace hpcattn {
 
-/// Calls body(task) for each task of this cta, which has the shares of all of the plan's workers on
-/// a multiprocessor. By the warp of thread 0.
+/// Calls body(task, before_last) for each task of this cta, by all lanes of one warp. Before the
+/// copies of a task's last tile comes before_last(), which claims the next: so that the claim is
+/// there when they are under way, and no earlier than that.
 template <typename Body>
-inline void for_each_task(const AttentionParams& p, const Body& body) {
-  const auto worker_begin = [&](int cta) {
-    return p.plan[p.layout.worker_begin() + cta * plan::kCtasPerSm];
-  };
-  const int end = worker_begin(ptx::cta_index_here() + 1);
-  for (int i = worker_begin(ptx::cta_index_here()); i < end; ++i) {
-    const plan::Task task = load_task(p, i);
-    if (task_fits(p, task)) body(task);
+inline void for_each_task(const AttentionParams& p, int lane, const Body& body) {
+  int index = first_task(p);
+  while (index != kNoTask) {
+    Ticket ticket = 0;
+    bool taken = false;
+    const auto take = [&] {
+      if (lane == 0) ticket = take_ticket(p);
+      taken = true;
+    };
+    const plan::Task task = load_task(p, index);
+    if (task_fits(p, task, lane == 0)) body(task, take);
+    if (!taken) take();  // the task has no tile
+    index = lane == 0 ? next_task(p, ticket) : 0;
+    index = __shfl_sync(0xffffffffU, index, 0);
   }
 }
 

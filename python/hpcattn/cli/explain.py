@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ from rich.text import Text
 from hpcattn.bench.batch import Batch, parse_batch, parse_count, parse_heads
 from hpcattn.bench.cases import DTYPES, parse_dtype
 from hpcattn.cli import explain_gpu, shell
+from hpcattn.cli.schedule import schedule
 
 if TYPE_CHECKING:
     from hpcattn._introspect import Task
@@ -24,17 +24,6 @@ _LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 # The backend's names of cache dtypes; "auto" is the model's own.
 _CACHE_NAMES = {"float8_e4m3": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}
-
-
-def schedule(tasks: Sequence[Task], num_workers: int) -> tuple[list[list[Task]], list[int]]:
-    """Tasks by worker, and its cost, when each worker takes the next task once it is free."""
-    taken: list[list[Task]] = [[] for _ in range(num_workers)]
-    free = [(0, worker) for worker in range(num_workers)]
-    for task in tasks:
-        cost, worker = heapq.heappop(free)
-        taken[worker].append(task)
-        heapq.heappush(free, (cost + task.cost, worker))
-    return taken, [sum(task.cost for task in mine) for mine in taken]
 
 
 def _picture(taken: list[list[Task]], costs: list[int]) -> list[str]:
@@ -303,18 +292,18 @@ def explain(
             "q_dtype": getattr(torch, DTYPES[query or model]),
             "kv_dtype": getattr(torch, DTYPES[cache or model]),
         }
-        report["gpu"] = gpu.report(
-            _introspect.call_kernels(
-                **group,
-                softcap=softcap > 0,
-                alibi=alibi,
-                fixed_split=split,
-                capability=gpu.capability,
-            )
+        kernels = _introspect.call_kernels(
+            **group,
+            softcap=softcap > 0,
+            alibi=alibi,
+            fixed_split=split,
+            rows=math.ceil(steps.num_tokens * (geometry[0] // geometry[1]) / steps.num_requests),
+            capability=gpu.capability,
         )
+        report["gpu"] = gpu.report(kernels)
         mask = {"causal": not non_causal, "window": span}
         report["plan"], taken, costs = explain_gpu.plan(
-            steps, gpu, group | mask, split, answers[max(answers)].kernel
+            steps, gpu, group | mask, split, kernels["attention"]
         )
         picture = _picture(taken, costs)
     if json_output:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from hpcattn.bench.batch import Batch
 from hpcattn.cli import shell
+from hpcattn.cli.schedule import schedule
 
 if TYPE_CHECKING:
     from hpcattn._introspect import Task
@@ -99,10 +100,7 @@ def plan(
         fixed_split=fixed_split,
         **group,
     )
-    taken: list[list[Task]] = [[] for _ in range(found.num_workers)]
-    for worker, task in zip(found.workers, found.tasks, strict=True):
-        taken[worker].append(task)
-    costs = [sum(task.cost for task in mine) for mine in taken]
+    taken, costs = schedule(found.tasks, found.num_workers)
     total = sum(costs)
     numbers = {
         **found.numbers,

@@ -29,6 +29,7 @@ def prepare(
     q_fp8: Annotated[
         bool, typer.Option("--q-fp8", help="The fused prologue quantises q to float8_e4m3.")
     ] = False,
+    page_size: Annotated[int, typer.Option(help="Tokens of a page of the KV cache.")] = 16,
     softcap: Annotated[bool, typer.Option("--softcap", help="Scores are capped.")] = False,
     alibi: Annotated[bool, typer.Option("--alibi", help="ALiBi slopes are added.")] = False,
     norm: Annotated[
@@ -112,7 +113,7 @@ def _described(
         **described,
         q_dtype=torch.float8_e4m3fn if options["q_fp8"] else None,
         kv_cache_dtype=options["kv_dtype"],
-        page_size=16,
+        page_size=options["page_size"],
         softcap=softcap,
         alibi=options["alibi"],
         norm_policy=options["norm"],

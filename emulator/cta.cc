@@ -68,8 +68,7 @@ void CtaMachine::begin_thread(int index) {
   t.index = index;
   t.waits_for = nullptr;
   t.ended = false;
-  t.groups.clear();
-  t.groups.emplace_back();
+  t.copies.clear();
   t.fiber->begin(
       [](void* argument) {
         auto& self = *static_cast<Thread*>(argument);
@@ -85,6 +84,7 @@ void CtaMachine::run_cta(const Launch& launch) {
   polling_.clear();
   meetings_.clear();
   barriers_.clear();
+  products_.clear();
   engine_copies_.clear();
   std::memset(shared, kPoison, launch.shared_bytes);
   live_ = num_threads_;
@@ -153,7 +153,7 @@ void CtaMachine::meet(unsigned mask, const char* what, void* mine, Together work
 
 bool CtaMachine::barrier_is_full(int id, const Barrier& barrier) const {
   const int wanted = barrier.expected == 0 && id == 0 ? live_ : barrier.expected;
-  return !barrier.here.empty() && static_cast<int>(barrier.here.size()) == wanted;
+  return barrier.count() > 0 && barrier.count() == wanted;
 }
 
 void CtaMachine::open_full_barriers() {
@@ -167,14 +167,19 @@ void CtaMachine::open_full_barriers() {
   }
 }
 
-int CtaMachine::barrier(int id, int threads, bool vote) {
+CtaMachine::Barrier& CtaMachine::come_to(int id, int threads) {
   if (id < 0 || id > 15) fail("barrier %d, of 16", id);
   if (threads % 32 != 0) fail("barrier %d of %d threads, not of whole warps", id, threads);
   Barrier& b = barriers_[id];
-  if (!b.here.empty() && b.expected != threads) {
+  if (b.count() > 0 && b.expected != threads) {
     fail("barrier %d of %d threads, where some have come to one of %d", id, threads, b.expected);
   }
   b.expected = threads;
+  return b;
+}
+
+int CtaMachine::barrier(int id, int threads, bool vote) {
+  Barrier& b = come_to(id, threads);
   b.votes += vote ? 1 : 0;
   b.here.push_back(running_);
   const int me = running_;
@@ -185,6 +190,11 @@ int CtaMachine::barrier(int id, int threads, bool vote) {
   if (!opened) t.waits_for = "a barrier of the cta";
   t.fiber->leave();
   return t.result;
+}
+
+void CtaMachine::barrier_arrive(int id, int threads) {
+  ++come_to(id, threads).arrived;
+  open_full_barriers();
 }
 
 void CtaMachine::wait_until(const char* what, Ready ready, const void* at, int argument) {
@@ -208,21 +218,30 @@ bool CtaMachine::poll() {
   return polling_.size() < before;
 }
 
-void CtaMachine::start_copy(std::function<void()> copy) {
-  threads_[static_cast<std::size_t>(running_)].groups.back().push_back(std::move(copy));
-}
-
-void CtaMachine::close_group() {
-  threads_[static_cast<std::size_t>(running_)].groups.emplace_back();
-}
-
-void CtaMachine::wait_for_groups(int pending) {
-  auto& groups = threads_[static_cast<std::size_t>(running_)].groups;
-  while (static_cast<int>(groups.size()) - 1 > pending) {
-    for (const auto& copy : groups.front()) copy();
-    groups.pop_front();
+void CtaMachine::Groups::wait(int pending) {
+  while (static_cast<int>(groups_.size()) - 1 > pending) {
+    for (const auto& work : groups_.front()) work();
+    groups_.pop_front();
   }
 }
+
+void CtaMachine::start_copy(std::function<void()> copy) {
+  threads_[static_cast<std::size_t>(running_)].copies.start(std::move(copy));
+}
+
+void CtaMachine::close_group() { threads_[static_cast<std::size_t>(running_)].copies.close(); }
+
+void CtaMachine::wait_for_groups(int pending) {
+  threads_[static_cast<std::size_t>(running_)].copies.wait(pending);
+}
+
+void CtaMachine::start_product(std::function<void()> product) {
+  products_[running_ / 32].start(std::move(product));
+}
+
+void CtaMachine::close_products() { products_[running_ / 32].close(); }
+
+void CtaMachine::wait_for_products(int pending) { products_[running_ / 32].wait(pending); }
 
 void CtaMachine::start_engine_copy(std::function<void()> copy) {
   engine_copies_.push_back(std::move(copy));

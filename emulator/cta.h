@@ -36,14 +36,32 @@ class CtaMachine final : public Machine {
 
   void meet(unsigned mask, const char* what, void* mine, Together work) override;
   int barrier(int id, int threads, bool vote) override;
+  void barrier_arrive(int id, int threads) override;
   void wait_until(const char* what, Ready ready, const void* at, int argument) override;
   void start_copy(std::function<void()> copy) override;
   void close_group() override;
   void wait_for_groups(int pending) override;
+  void start_product(std::function<void()> product) override;
+  void close_products() override;
+  void wait_for_products(int pending) override;
+  bool flip() override { return draw(2) == 0; }
   void start_engine_copy(std::function<void()> copy) override;
   [[noreturn]] void fail(const char* format, ...) override __attribute__((format(printf, 2, 3)));
 
  private:
+  /// What is under way, in the order it was started: closed groups, and the open one.
+  class Groups {
+   public:
+    void clear() { groups_.assign(1, {}); }
+    void start(std::function<void()> work) { groups_.back().push_back(std::move(work)); }
+    void close() { groups_.emplace_back(); }
+    /// Does what is needed for at most `pending` closed groups to be left.
+    void wait(int pending);
+
+   private:
+    std::deque<std::vector<std::function<void()>>> groups_ =
+        std::deque<std::vector<std::function<void()>>>(1);
+  };
   struct Thread {
     std::unique_ptr<Fiber> fiber;
     CtaMachine* machine = nullptr;
@@ -54,7 +72,7 @@ class CtaMachine final : public Machine {
     Ready ready = nullptr;
     const void* at = nullptr;
     int argument = 0;
-    std::deque<std::vector<std::function<void()>>> groups;  // closed, and the open one
+    Groups copies;
   };
   struct Meeting {
     unsigned mask = 0;
@@ -66,7 +84,9 @@ class CtaMachine final : public Machine {
   struct Barrier {
     int expected = 0;
     int votes = 0;
-    std::vector<int> here;
+    int arrived = 0;        // without waiting
+    std::vector<int> here;  // who waits
+    int count() const { return arrived + static_cast<int>(here.size()); }
   };
 
   void run_cta(const Launch& launch);
@@ -74,6 +94,7 @@ class CtaMachine final : public Machine {
   void end_thread();
   void release(int index);
   void wait(const char* what);
+  Barrier& come_to(int id, int threads);
   bool barrier_is_full(int id, const Barrier& barrier) const;
   void open_full_barriers();
   bool poll();
@@ -92,6 +113,7 @@ class CtaMachine final : public Machine {
   std::vector<int> polling_;
   std::map<int, Meeting> meetings_;  // by 32 * warp + the lowest lane of the mask
   std::map<int, Barrier> barriers_;
+  std::map<int, Groups> products_;  // by warp
   std::vector<std::function<void()>> engine_copies_;
   std::string failure_;
   jmp_buf failed_;

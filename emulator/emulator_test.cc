@@ -40,6 +40,7 @@ std::string compile(const std::string& body, std::string& image) {
   const std::string source =
       "#include \"kernels/ptx/barrier.h\"\n#include \"kernels/ptx/copy.h\"\n"
       "#include \"kernels/ptx/math.h\"\n#include \"kernels/ptx/mma.h\"\n#include \"kernels/ptx/tensor_copy.h\"\n"
+      "#include \"kernels/ptx/wgmma.h\"\n"
       "namespace hpcattn {\n"
       "struct Params { float* out; const float* in; int n; TensorMap map; };\n"
       "void body(const Params& p) {\n  extern __shared__ __align__(1024) char shared[];\n"
@@ -217,6 +218,72 @@ TEST(Emulator, TransposedMatricesAreTransposed) {
     EXPECT_EQ(out[2 * lane + 1], static_cast<float>((2 * t + 1) * 8 + g));
     EXPECT_EQ(out[64 + 2 * lane], static_cast<float>(64 + g * 8 + 2 * t));
   }
+}
+
+TEST(Emulator, AWarpgroupMultipliesSwizzledMatricesOfSharedMemoryAndRegisters) {
+  // a [64][64] and b [64][64] as float16 in lines of 128 bytes: s = a b^T, and then o = s b, with b
+  // as it lies.
+  const std::string body =
+      "  const auto base = ptx::shared_address(shared);\n"
+      "  auto* const halves = reinterpret_cast<unsigned short*>(shared);\n"
+      "  for (int i = t; i < 4096; i += 128) {\n"
+      "    const int row = i / 64, k = i % 64;\n"
+      "    const int at = row * 64 + ((k / 8) ^ (row % 8)) * 8 + k % 8;\n"
+      "    halves[at] = ptx::pack2<DType::kFloat16>(float((row * 3 + k * 5) % 7 - 3), 0);\n"
+      "    halves[4096 + at] = ptx::pack2<DType::kFloat16>(float((k * 2 + row * 3) % 5 - 2), 0);\n"
+      "  }\n  __syncthreads();\n"
+      "  float s[32], o[32] = {};\n  ptx::wgmma_fence();\n"
+      "  for (int step = 0; step < 4; ++step)\n"
+      "    ptx::wgmma_shared<DType::kFloat16, 64>(\n"
+      "        s, ptx::swizzled_operand(base + step * 32, 1024, 0),\n"
+      "        ptx::swizzled_operand(base + 8192 + step * 32, 1024, 0), step > 0);\n"
+      "  ptx::wgmma_commit();\n  const float early = s[5];\n  ptx::wgmma_wait<0>();\n"
+      "  unsigned pairs[4][4];\n"
+      "  for (int i = 0; i < 16; ++i)\n"
+      "    pairs[i / 4][i % 4] = ptx::pack2<DType::kFloat16>(s[2 * i], s[2 * i + 1]);\n"
+      "  ptx::wgmma_fence();\n"
+      "  for (int step = 0; step < 4; ++step)\n"
+      "    ptx::wgmma_registers<DType::kFloat16, 64>(\n"
+      "        o, pairs[step], ptx::swizzled_operand(base + 8192 + step * 2048, 1024, 8192));\n"
+      "  ptx::wgmma_commit();\n  ptx::wgmma_wait<0>();\n"
+      "  for (int i = 0; i < 32; ++i) {\n"
+      "    const int row = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8;\n"
+      "    const int column = i / 4 * 8 + t % 4 * 2 + i % 2;\n"
+      "    p.out[row * 64 + column] = s[i];\n    p.out[4096 + row * 64 + column] = o[i];\n  }\n"
+      "  p.out[8192 + t] = early;\n";
+  const std::vector<float> out = result_of(body, 128, 8192 + 128);
+  std::vector<float> scores(4096);
+  for (int row = 0; row < 64; ++row) {
+    for (int column = 0; column < 64; ++column) {
+      float want = 0.0F;
+      for (int k = 0; k < 64; ++k) want += left(row, k) * right(k, column);
+      scores[static_cast<std::size_t>(row * 64 + column)] = want;
+      EXPECT_EQ(out[static_cast<std::size_t>(row * 64 + column)], want);
+    }
+  }
+  for (int row = 0; row < 64; ++row) {
+    for (int column = 0; column < 64; ++column) {
+      float want = 0.0F;
+      for (int k = 0; k < 64; ++k) {
+        want += scores[static_cast<std::size_t>(row * 64 + k)] * right(column, k);
+      }
+      EXPECT_EQ(out[static_cast<std::size_t>(4096 + row * 64 + column)], want);
+    }
+  }
+  for (std::size_t t = 0; t < 128; ++t) EXPECT_TRUE(std::isnan(out[8192 + t]));
+}
+
+TEST(Emulator, WhoOnlyArrivesAtABarrierDoesNotWait) {
+  // Two warps by turns, each of which lets the other go on.
+  const std::vector<float> out = result_of(
+      "  const int warp = t / 32;\n  auto* const order = reinterpret_cast<int*>(shared);\n"
+      "  if (t == 0) *order = 0;\n  __syncthreads();\n"
+      "  if (warp == 1) ptx::barrier_arrive(1, 64);\n"
+      "  for (int i = 0; i < 4; ++i) {\n    ptx::barrier_sync(1 + warp, 64);\n"
+      "    if (t % 32 == 0) p.out[2 * i + warp] = (*order)++;\n    __syncwarp();\n"
+      "    ptx::barrier_arrive(2 - warp, 64);\n  }\n",
+      64, 8);
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(out[i], static_cast<float>(i));
 }
 
 /// A tensor [pages][tokens][64] of 2-byte elements, boxes of 16 tokens of one page.

@@ -37,6 +37,7 @@ def verdict(fault: Fault, tests: Path, sources: Path, threads: int) -> str:
             "HPCATTN_KERNEL_DIR": str(Path(folder, "kernels_of_this_run")),
             "HPCATTN_CACHE_DIR": str(cache),
             "HPCATTN_TEST_THREADS": str(threads),
+            "HPCATTN_KERNELS": fault.kernels,
         }
         command = [str(tests), f"--gtest_filter={fault.tests}", "--gtest_brief=1"]
         try:

@@ -24,6 +24,7 @@ class Fault:
     old: str
     new: str
     tests: str = ATTENTION
+    kernels: str = ""  # HPCATTN_KERNELS, of kernels that have to be asked for
 
     @property
     def included_name(self) -> str:
@@ -41,6 +42,7 @@ class Fault:
 
 
 _KERNEL = "kernels/generic/attention/kernel.cuh"
+_MASK = "kernels/generic/attention/mask.h"
 _LOAD = "kernels/generic/attention/load.h"
 _LOAD_TASK = "kernels/generic/attention/load_task.h"
 _QUERY = "kernels/generic/attention/query.h"
@@ -49,6 +51,7 @@ _OUTPUT = "kernels/generic/attention/output.h"
 _EPILOGUE = "kernels/generic/attention/epilogue.h"
 _MULTIPLY = "kernels/generic/attention/multiply.h"
 _COMBINE = "kernels/generic/attention/combine.h"
+_PREFILL = "kernels/sm90/prefill/"
 _CLAIMS = "kernels/generic/attention/claims.h"
 _DECODE = "kernels/sm90/decode/"
 _ROWS = "src/plan/rows.h"
@@ -64,10 +67,8 @@ FAULTS = (
     Fault(
         "window ahead one short", _ROWS, "position + mask.window)", "position + mask.window - 1)"
     ),
-    Fault("no mask", _KERNEL, "score = seen ? score : negative_infinity();", "score = score;"),
-    Fault(
-        "holes attended", _KERNEL, "score = hole ? negative_infinity() : score;", "score = score;"
-    ),
+    Fault("no mask", _MASK, "score = seen ? score : negative_infinity();", "score = score;"),
+    Fault("holes attended", _MASK, "score = hole ? negative_infinity() : score;", "score = score;"),
     Fault(
         "tile's bounds ignore the first row",
         _KERNEL,
@@ -148,6 +149,63 @@ FAULTS = (
         "if (kv_len == task.kv_len) return true;",
         "return true;",
         PLANS,
+    ),
+    # Hopper's prefill kernel.
+    Fault(
+        "K not waited for",
+        _PREFILL + "task.h",
+        "slots.wait_full(task.key(0));",
+        "",
+        kernels="prefill",
+    ),
+    Fault(
+        "scores read before they are there",
+        _PREFILL + "task.h",
+        "ptx::wgmma_wait<1>();",
+        "",
+        kernels="prefill",
+    ),
+    Fault(
+        "dead rows of V multiplied",
+        _PREFILL + "dead.h",
+        "if (copied && token >= live.begin && token < live.end) continue;",
+        "continue;",
+        kernels="prefill",
+    ),
+    Fault(
+        "boxes that were not copied attended",
+        _PREFILL + "task.h",
+        "if (masked.boxes != kAllBoxes) mask_boxes",
+        "if (false) mask_boxes",
+        kernels="prefill",
+    ),
+    Fault(
+        "output of this turn not rescaled",
+        _PREFILL + "task.h",
+        "if (moved) rescale_output",
+        "if (false) rescale_output",
+        kernels="prefill",
+    ),
+    Fault(
+        "both warpgroups with the first's q",
+        _PREFILL + "task.h",
+        "const std::uint32_t rows = warpgroup_ * kWarpgroupRows",
+        "const std::uint32_t rows = 0 * kWarpgroupRows",
+        kernels="prefill",
+    ),
+    Fault(
+        "q overwritten while it is read",
+        _PREFILL + "query.h",
+        "queries.wait_empty(number);",
+        "",
+        kernels="prefill",
+    ),
+    Fault(
+        "slots filled before they are free",
+        _PREFILL + "load.h",
+        "slots.wait_empty(at);",
+        "",
+        kernels="prefill",
     ),
     # Hopper's decode kernel.
     Fault(

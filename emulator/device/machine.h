@@ -36,6 +36,9 @@ class Machine {
   /// ended); how many of them gave `vote`.
   virtual int barrier(int id, int threads, bool vote) = 0;
 
+  /// Comes to it without waiting.
+  virtual void barrier_arrive(int id, int threads) = 0;
+
   using Ready = bool (*)(const void* at, int argument);
 
   /// Waits until ready(at, argument), which others bring about.
@@ -45,6 +48,14 @@ class Machine {
   virtual void start_copy(std::function<void()> copy) = 0;
   virtual void close_group() = 0;
   virtual void wait_for_groups(int pending) = 0;
+
+  /// A product that this warp starts (wgmma): it is made when its group is waited for.
+  virtual void start_product(std::function<void()> product) = 0;
+  virtual void close_products() = 0;
+  virtual void wait_for_products(int pending) = 0;
+
+  /// Which of two moments that are allowed something happens at.
+  virtual bool flip() = 0;
 
   /// A copy that the engine makes at any moment from now on.
   virtual void start_engine_copy(std::function<void()> copy) = 0;

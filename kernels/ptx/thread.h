@@ -29,4 +29,8 @@ inline std::uint32_t word_here(std::uint32_t word) {
   return same;
 }
 
+/// A value that all lanes have, told to the compiler: what follows from it is computed once for a
+/// warp.
+inline int warp_uniform(int value) { return __shfl_sync(0xffffffffU, value, 0); }
+
 }  // namespace hpcattn::ptx

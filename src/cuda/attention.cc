@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/sm90/decode/params.h"
+#include "kernels/sm90/prefill/params.h"
 #include "src/common/check.h"
 #include "src/common/counter.h"
 #include "src/cuda/attention_params.h"
@@ -13,6 +14,11 @@
 
 namespace hpcattn::cuda {
 namespace {
+
+/// K or V as the copy engine sees it.
+Tensor as_pages(const AttentionProblem& problem, const Tensor& kv) {
+  return is_packed(problem) ? as_one_page(kv) : kv;
+}
 
 /// Packed rows of a KV head that a request has on average. The host knows no lengths, and chooses
 /// kernels by this; each kernel serves any number.
@@ -35,13 +41,23 @@ std::optional<DecodeSpec> decode_spec_of(const AttentionProblem& problem,
   return decode_spec(attention, group.page_size, rows_of_request(problem, group), arch_of(device));
 }
 
+/// Whether Hopper's prefill kernel takes a call, of any number of rows.
+bool takes_prefill(const AttentionProblem& problem, const PrefillSpec& spec,
+                   const DeviceInfo& device) {
+  return prefill_asked_for() && device.major == 9 && device.minor == 0 && prefill_takes(spec) &&
+         has_tensor_maps() && tensor_map_takes(as_pages(problem, problem.k)) &&
+         tensor_map_takes(as_pages(problem, problem.v));
+}
+
 void launch_attention(const AttentionProblem& problem, const AttentionGroup& group,
                       const Tensor& plan, const plan::DeviceBound& bound, std::int64_t fixed_split,
                       const Execution& execution) {
   static KernelTable<AttentionSpec> generic_kernels;
   static KernelTable<DecodeSpec> decode_kernels;
+  static KernelTable<PrefillSpec> prefill_kernels;
   static Counter generic_launches(kGenericName);
   static Counter decode_launches(kDecodeName);
+  static Counter prefill_launches("cuda/sm90/prefill");
   const int device = problem.q.device().index;
   const DeviceInfo& info = device_info(device);
   const AttentionFeatures features{
@@ -49,6 +65,7 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
       .alibi = problem.options.alibi_slopes.defined(),
       .unaligned_kv = !rows_aligned(problem.k, 16) || !rows_aligned(problem.v, 16)};
   const AttentionSpec spec = attention_spec(group, features, shared_budget(info));
+  const PrefillSpec prefill = prefill_spec(group, features, info.shared_bytes_per_cta);
   const auto variant = [](const auto& s) { return variant_of(s); };
 
   const std::int64_t row_floats = std::int64_t{group.head_dim} + 1;
@@ -58,12 +75,22 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
                          .rows = bound.partial_rows};
   const AttentionParams params = attention_params(problem, group, plan, room);
   const auto ctas = static_cast<unsigned>(plan_workers(device));
-  if (const auto decode = decode_spec_of(problem, group, spec, fixed_split, info)) {
+  if (takes_prefill(problem, prefill, info)) {
+    const Kernel& kernel = prefill_kernels.get(device, prefill, variant);
+    const int box_tokens = prefill_layout(prefill).box_tokens;
+    launch(
+        kernel, {ctas / plan::kCtasPerSm, 1, 1}, execution,
+        PrefillParams{.attention = params,
+                      .k_map = page_map(as_pages(problem, problem.k), box_tokens, BoxLines::kOne),
+                      .v_map = page_map(as_pages(problem, problem.v), box_tokens, BoxLines::kOne)},
+        /*programmatic=*/true);
+    prefill_launches.add();
+  } else if (const auto decode = decode_spec_of(problem, group, spec, fixed_split, info)) {
     const Kernel& kernel = decode_kernels.get(device, *decode, variant);
     launch(kernel, {ctas, 1, 1}, execution,
            DecodeParams{.attention = params,
-                        .k_map = page_map(problem.k, decode->box_tokens),
-                        .v_map = page_map(problem.v, decode->box_tokens)},
+                        .k_map = page_map(problem.k, decode->box_tokens, BoxLines::kAll),
+                        .v_map = page_map(problem.v, decode->box_tokens, BoxLines::kAll)},
            /*programmatic=*/true);
     decode_launches.add();
   } else {

@@ -11,6 +11,7 @@
 
 #include "hpcattn/plan.h"
 #include "kernels/sm90/decode/config.h"
+#include "kernels/sm90/prefill/config.h"
 #include "src/common/attention_problem.h"
 #include "src/cuda/kernel.h"
 
@@ -48,6 +49,14 @@ KernelVariant variant_of(const AttentionSpec& spec);
 /// Hopper's decode kernel; decode_takes(spec).
 KernelVariant variant_of(const DecodeSpec& spec);
 
+/// Hopper's prefill kernel; prefill_takes(spec).
+KernelVariant variant_of(const PrefillSpec& spec);
+/// What a group's calls have of it on a device with so much shared memory a cta.
+PrefillSpec prefill_spec(const AttentionGroup& group, const AttentionFeatures& features,
+                         std::int64_t shared_bytes_per_cta);
+/// HPCATTN_KERNELS=prefill: until it is chosen by default.
+bool prefill_asked_for();
+
 /// Rows of a KV head that a decode kernel's pass takes, at most.
 inline constexpr int kMostDecodeRows = 32;
 
@@ -58,10 +67,11 @@ inline constexpr int kMostDecodeRows = 32;
 std::optional<DecodeSpec> decode_spec(const AttentionSpec& attention, int page_size,
                                       std::int64_t rows, std::string_view arch);
 
-/// Every variant that a call can take on a device of this architecture: of the generic kernel, and
-/// of the decode kernel.
+/// Every variant that a call can take on a device of this architecture: of the generic kernel, of
+/// the decode kernel, and of the prefill kernel.
 std::vector<KernelVariant> all_attention_variants(std::string_view arch = "sm_90a");
 std::vector<KernelVariant> all_decode_variants(std::string_view arch = "sm_90a");
+std::vector<KernelVariant> all_prefill_variants(std::string_view arch = "sm_90a");
 
 /// Runs the plan that is given, or one made here. `group` is the problem's.
 void run_attention(const AttentionProblem& problem, const AttentionGroup& group, const Tensor& plan,

@@ -26,10 +26,8 @@ std::string source_of(const AttentionSpec& spec) {
       ", .checked = ", text(spec.checked), ", .shared_budget = ", spec.shared_budget, "}");
 }
 
-}  // namespace
-
-int shared_budget(std::string_view arch) {
-  // NVIDIA, CUDA C++ Programming Guide, technical specifications of compute capabilities.
+/// NVIDIA, CUDA C++ Programming Guide, technical specifications of compute capabilities.
+DeviceInfo device_of(std::string_view arch) {
   DeviceInfo device;
   device.shared_bytes_per_sm = 228 * kKilobyte;
   if (arch.starts_with("sm_80")) device.shared_bytes_per_sm = 164 * kKilobyte;
@@ -37,8 +35,12 @@ int shared_budget(std::string_view arch) {
     device.shared_bytes_per_sm = 100 * kKilobyte;
   }
   device.shared_bytes_per_cta = device.shared_bytes_per_sm - kKilobyte;
-  return shared_budget(device);
+  return device;
 }
+
+}  // namespace
+
+int shared_budget(std::string_view arch) { return shared_budget(device_of(arch)); }
 
 int shared_budget(const DeviceInfo& device) {
   // Each cta takes 1 KB for the system. 80 KB hold every head dim's smallest ring.
@@ -104,14 +106,61 @@ KernelVariant variant_of(const DecodeSpec& spec) {
           .shared_bytes = decode_layout(spec).shared_bytes};
 }
 
+PrefillSpec prefill_spec(const AttentionGroup& group, const AttentionFeatures& features,
+                         std::int64_t shared_bytes_per_cta) {
+  return {.attention = attention_spec(group, features, static_cast<int>(shared_bytes_per_cta)),
+          .page_size = group.page_size};
+}
+
+KernelVariant variant_of(const PrefillSpec& spec) {
+  const std::string source =
+      message("PrefillSpec{.attention = hpcattn::", source_of(spec.attention),
+              ", .page_size = ", spec.page_size, "}");
+  const PrefillLayout layout = prefill_layout(spec);
+  return {.name = message("prefill<", source, ">"),
+          .source = message("#include \"kernels/sm90/prefill/kernel.cuh\"\n"
+                            "extern \"C\" __global__ void __launch_bounds__(",
+                            layout.threads(),
+                            ", 1) hpcattn_kernel(\n"
+                            "    const __grid_constant__ hpcattn::PrefillParams p) {\n"
+                            "  hpcattn::prefill<hpcattn::",
+                            source, ">(p);\n}\n"),
+          .threads = layout.threads(),
+          .shared_bytes = layout.shared_bytes};
+}
+
+std::vector<KernelVariant> all_prefill_variants(std::string_view arch) {
+  std::vector<KernelVariant> variants;
+  if (!arch.starts_with("sm_90")) return variants;
+  for (std::int64_t head_dim : ops::supported_head_dims()) {
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      std::vector<std::int64_t> page_sizes = {0};  // packed
+      for (const std::int64_t page_size : ops::hopper_page_sizes()) page_sizes.push_back(page_size);
+      for (const std::int64_t page_size : page_sizes) {
+        for (int features = 0; features < 4; ++features) {
+          AttentionGroup group;
+          group.head_dim = static_cast<int>(head_dim);
+          group.q_dtype = group.kv_dtype = dtype;
+          group.page_size = static_cast<int>(page_size);
+          const PrefillSpec spec =
+              prefill_spec(group, {.softcap = (features & 1) != 0, .alibi = (features & 2) != 0},
+                           device_of(arch).shared_bytes_per_cta);
+          if (prefill_takes(spec)) variants.push_back(variant_of(spec));
+        }
+      }
+    }
+  }
+  return variants;
+}
+
 namespace {
 
-bool generic_only() {
-  static const bool only = [] {
+bool asked_for(std::string_view kernels) {
+  static const std::string asked = [] {
     const char* value = std::getenv("HPCATTN_KERNELS");
-    return value != nullptr && std::string_view(value) == "generic";
+    return std::string(value == nullptr ? "" : value);
   }();
-  return only;
+  return asked == kernels;
 }
 
 /// Calls visit(spec) for each spec of the generic kernel.
@@ -144,7 +193,8 @@ std::optional<DecodeSpec> decode_spec(const AttentionSpec& attention, int page_s
                                       std::int64_t rows, std::string_view arch) {
   const bool pages =
       page_size == 16 || page_size == 32 || page_size == 64 || page_size == 128 || page_size == 256;
-  if (!arch.starts_with("sm_90") || generic_only() || !pages || rows > kMostDecodeRows) return {};
+  if (!arch.starts_with("sm_90") || asked_for("generic") || !pages || rows > kMostDecodeRows)
+    return {};
   const DecodeSpec spec{
       .attention = attention,
       .box_tokens = std::min(page_size, decode_tile_kv(attention.kv_dtype)),
@@ -172,5 +222,7 @@ std::vector<KernelVariant> all_decode_variants(std::string_view arch) {
   });
   return variants;
 }
+
+bool prefill_asked_for() { return asked_for("prefill"); }
 
 }  // namespace hpcattn::cuda

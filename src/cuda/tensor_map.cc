@@ -20,8 +20,15 @@ constexpr int kPromote128 = 2;
 
 bool has_tensor_maps() { return driver().encode_tensor_map != nullptr; }
 
+Tensor as_one_page(const Tensor& packed) {
+  const std::int64_t sizes[] = {1, packed.size(0), packed.size(1), packed.size(2)};
+  const std::int64_t strides[] = {0, packed.stride(0), packed.stride(1), packed.stride(2)};
+  return {packed.data(), packed.dtype(), sizes, strides, packed.device()};
+}
+
 bool tensor_map_takes(const Tensor& cache) {
   const std::int64_t element = size_bytes(cache.dtype());
+  if (cache.num_elements() == 0) return false;
   if (cache.size(3) * element % kLineBytes != 0) return false;
   if (reinterpret_cast<std::uintptr_t>(cache.data()) % 16 != 0) return false;
   for (int dim = 0; dim < 3; ++dim) {
@@ -33,7 +40,7 @@ bool tensor_map_takes(const Tensor& cache) {
   return true;
 }
 
-TensorMap page_map(const Tensor& cache, int box_tokens) {
+TensorMap page_map(const Tensor& cache, int box_tokens, BoxLines box_lines) {
   const std::int64_t element = size_bytes(cache.dtype());
   const auto lines = static_cast<std::uint64_t>(cache.size(3) * element / kLineBytes);
   // A dim of one entry may have any stride, and the driver wants one that it can check.
@@ -46,9 +53,9 @@ TensorMap page_map(const Tensor& cache, int box_tokens) {
       lines, static_cast<std::uint64_t>(cache.size(2)), static_cast<std::uint64_t>(cache.size(0))};
   const std::uint64_t strides[kRank - 1] = {stride(1), static_cast<std::uint64_t>(kLineBytes),
                                             stride(2), stride(0)};
-  const std::uint32_t box[kRank] = {static_cast<std::uint32_t>(kLineBytes / element),
-                                    static_cast<std::uint32_t>(box_tokens),
-                                    static_cast<std::uint32_t>(lines), 1, 1};
+  const std::uint32_t box[kRank] = {
+      static_cast<std::uint32_t>(kLineBytes / element), static_cast<std::uint32_t>(box_tokens),
+      box_lines == BoxLines::kAll ? static_cast<std::uint32_t>(lines) : 1, 1, 1};
   const std::uint32_t steps[kRank] = {1, 1, 1, 1, 1};
   TensorMap map;
   check_driver(driver().encode_tensor_map(&map, element == 1 ? kUInt8 : kUInt16, kRank,

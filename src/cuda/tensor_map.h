@@ -10,12 +10,16 @@ namespace hpcattn::cuda {
 /// Whether this driver can describe tensors at all.
 bool has_tensor_maps();
 
+/// Packed K or V [num_kv_tokens, num_kv_heads, head_dim] as a cache of one page.
+Tensor as_one_page(const Tensor& packed);
+
 /// Whether a cache [num_pages, page_size, num_kv_heads, head_dim] can be described: whole lines of
 /// 128 bytes a row, strides that are multiples of 16 bytes and below 2^40.
 bool tensor_map_takes(const Tensor& cache);
 
-/// [pages][heads][lines][tokens of a page][128 bytes], in boxes of all lines of `box_tokens` tokens
-/// of one head, swizzled by 128 bytes. Throws DeviceError.
-TensorMap page_map(const Tensor& cache, int box_tokens);
+/// [pages][heads][lines][tokens of a page][128 bytes], in boxes of one or all lines of `box_tokens`
+/// tokens of one head, swizzled by 128 bytes. Throws DeviceError.
+enum class BoxLines { kOne, kAll };
+TensorMap page_map(const Tensor& cache, int box_tokens, BoxLines box_lines);
 
 }  // namespace hpcattn::cuda

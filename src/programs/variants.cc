@@ -65,6 +65,7 @@ std::vector<Entry> all_entries(const std::string& arch) {
   };
   add("attention", all_attention_variants(arch));
   add("decode", all_decode_variants(arch));
+  add("prefill", all_prefill_variants(arch));
   add("plan", all_plan_variants());
   add("store", all_store_variants());
   add("rope", all_rope_variants());

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -76,14 +77,20 @@ class Cubin:
         }
 
     @cached_property
-    def instructions(self) -> set[str]:
-        """Opcodes with their modifiers: "HMMA.16816.F32.BF16"."""
+    def instructions(self) -> Counter[str]:
+        """Opcodes with their modifiers ("HMMA.16816.F32.BF16"), and how many there are of each."""
         code = self._dump("-sass")
-        return set(re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)", code))
+        pattern = r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)"
+        return Counter(re.findall(pattern, code))
+
+    def count(self, opcode: str) -> int:
+        """Instructions of this kind, whatever their modifiers."""
+        all_of = self.instructions.items()
+        return sum(n for i, n in all_of if i == opcode or i.startswith(opcode + "."))
 
     def has(self, opcode: str) -> bool:
-        """Whether an instruction of this kind is there, whatever its modifiers."""
-        return any(i == opcode or i.startswith(opcode + ".") for i in self.instructions)
+        """Whether there is one of this kind."""
+        return self.count(opcode) > 0
 
 
 def compile_variants(

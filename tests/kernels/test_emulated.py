@@ -43,6 +43,11 @@ RUNS = (
     Run("less shared memory still", "GpuQuick.*", {"HPCATTN_EMULATED_ARCH": "86"}),
     Run("many multiprocessors", "GpuQuick.Attention", {"HPCATTN_EMULATED_SMS": "132"}),
     Run("another order of threads", "GpuQuick.*", {"HPCATTN_EMULATED_SEED": "77"}),
+    Run(
+        "many rows for Hopper",
+        "GpuQuick.Attention:GpuAttentionFaults.*:*LengthsAtTheEdges*:*EveryPageSizeAndLayout",
+        {"HPCATTN_KERNELS": "prefill"},
+    ),
     Run("every kind of batch", "GpuAttention.EveryKindOfBatch:*FixedSplitsMake*"),
     Run("no kernels of Hopper's own", "GpuQuick.Attention", {"HPCATTN_KERNELS": "generic"}),
     Run("checks", "GpuDeviceChecks.*:GpuRefusals.*", {"HPCATTN_DEVICE_CHECKS": "1"}),
@@ -51,6 +56,7 @@ RUNS = (
 )
 LONG_RUNS = (
     Run("all", f"-{TOO_LARGE}"),
+    Run("all for Hopper's many rows", f"-{TOO_LARGE}", {"HPCATTN_KERNELS": "prefill"}),
     Run("all by the generic kernel", f"-{TOO_LARGE}", {"HPCATTN_KERNELS": "generic"}),
     Run("all for sm_80", f"-{TOO_LARGE}", {"HPCATTN_EMULATED_ARCH": "80"}),
 )

@@ -42,6 +42,9 @@ def test_fault_compiles(fault: Fault, tmp_path: Path, monkeypatch: pytest.Monkey
     family = FAMILIES.get(fault.tests, "plan" if "row_tile" in fault.file else "attention")
     if "rope_pairs" in fault.file:
         family = "rope_pairs"
+    for name in ("decode", "prefill"):
+        if f"sm90/{name}" in fault.file:
+            family = name
     some = ["--family", family, "--every", str(10_000)]
     if family == "attention" and "combine" not in fault.file:
         # One that has everything.

@@ -16,9 +16,9 @@ from cubins import Cubin, compile_variants, find_cuobjdump, find_nvrtc, find_too
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100")
 MOST_SECONDS = 10.0
 # By default one of so many variants of attention and of rope is compiled. Attention's numbers share
-# no factor with those of features, dtypes and head dims, so that each of these is met.
+# no factor with those of features, dtypes, head dims and page sizes, so that each of these is met.
 EVERY = {"attention": 43, "rope": 2, "rope_pairs": 5}
-EVERY_OF_SM_90A = {"attention": 9, "decode": 19}
+EVERY_OF_SM_90A = {"attention": 9, "decode": 19, "prefill": 23}
 LONG = "HPCATTN_LONG_TESTS" in os.environ
 
 
@@ -32,7 +32,8 @@ def cubins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder: Path = tmp_path_factory.mktemp(request.param)
     every = EVERY_OF_SM_90A if request.param == "sm_90a" else EVERY
     found = []
-    for family in ("attention", "decode", "plan", "step", "store", "rope", "rope_pairs", "merge"):
+    of_attention = ("attention", "decode", "prefill")
+    for family in (*of_attention, "plan", "step", "store", "rope", "rope_pairs", "merge"):
         step = 1 if LONG else every.get(family, 1)
         options = ["--family", family, "--every", str(step)]
         found += compile_variants(tool, nvrtc, request.param, folder, options)
@@ -118,5 +119,28 @@ def test_rows_of_pairs_move_16_bytes_a_lane(cubins: list[Cubin]) -> None:
         wide = [i for i in cubin.instructions if i.endswith(".128")]
         ways = ("LDGSTS", "LDS", "LDG", "STG")
         return ", ".join(f"no {w}.128" for w in ways if not any(i.startswith(w) for i in wide))
+
+    assert failures(cubins, wrong) == []
+
+
+@pytest.mark.skipif(find_cuobjdump() is None, reason="no cuobjdump: install triton (torch's)")
+def test_prefill_multiplies_by_warpgroups_and_copies_by_the_engine(cubins: list[Cubin]) -> None:
+    def wrong(cubin: Cubin) -> str:
+        if cubin.family != "prefill":
+            return ""
+        opcodes = ["HGMMA", "UTMALDG"]
+        # With one warpgroup that computes, past head dim 128, registers need not be dealt out.
+        if any(f".head_dim = {dim}," in cubin.name for dim in (64, 128)):
+            opcodes.append("USETMAXREG")
+        missing = [opcode for opcode in opcodes if not cubin.has(opcode)]
+        # Where the compiler can not follow products under way, it waits after each of them.
+        waits = cubin.count("WARPGROUP.DEPBAR")
+        serialised = [f"{waits} waits"] if waits > 5 else []
+        # Where it does not know that a warp's lanes are together, it moves the descriptors of each
+        # product from lanes to uniform registers.
+        moves = cubin.count("R2UR")
+        many_moves = moves > 2 * cubin.count("HGMMA") and "USETMAXREG" in opcodes
+        slow = [f"{moves} moves"] if many_moves else []
+        return ", ".join([f"no {opcode}" for opcode in missing] + serialised + slow)
 
     assert failures(cubins, wrong) == []

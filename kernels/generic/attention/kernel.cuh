@@ -9,6 +9,7 @@
 #include "kernels/generic/attention/epilogue.h"
 #include "kernels/generic/attention/load.h"
 #include "kernels/generic/attention/load_task.h"
+#include "kernels/generic/attention/mask.h"
 #include "kernels/generic/attention/multiply.h"
 #include "kernels/generic/attention/params.h"
 #include "kernels/generic/attention/plan_fits.h"
@@ -42,72 +43,6 @@ struct SharedMemory {
         q(base + Config::kFixedBytes) {}
   char* slots(int rows) const { return q + rows * Config::kQStride; }
 };
-
-/// Soft cap and ALiBi on a tile's raw scores. `token`: this lane's first column.
-template <AttentionSpec kSpec, typename Products>
-inline void transform_scores(typename Products::Scores& scores, const RowInfo* infos, int token,
-                             float softcap) {
-  HPCATTN_UNROLL
-  for (int i = 0; i < Products::kRowTiles; ++i) {
-    HPCATTN_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const RowInfo& row = infos[i * 16 + half * 8];
-      const auto distance = static_cast<float>(row.position - token);
-      HPCATTN_UNROLL
-      for (int n = 0; n < Products::kTokenTiles; ++n) {
-        HPCATTN_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          float& score = scores[i][n][2 * half + e];
-          score =
-              transform_score<kSpec>(score, row, distance - static_cast<float>(n * 8 + e), softcap);
-        }
-      }
-    }
-  }
-}
-
-/// Tokens that a row does not see.
-template <typename Products>
-inline void mask_scores(typename Products::Scores& scores, const RowInfo* infos, int token) {
-  HPCATTN_UNROLL
-  for (int i = 0; i < Products::kRowTiles; ++i) {
-    HPCATTN_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const RowInfo& row = infos[i * 16 + half * 8];
-      const int first = token - row.kv_begin;
-      const unsigned num_seen = row.kv_end - row.kv_begin;
-      HPCATTN_UNROLL
-      for (int n = 0; n < Products::kTokenTiles; ++n) {
-        HPCATTN_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          float& score = scores[i][n][2 * half + e];
-          const bool seen = static_cast<unsigned>(first + n * 8 + e) < num_seen;
-          score = seen ? score : negative_infinity();
-        }
-      }
-    }
-  }
-}
-
-/// Tokens of pages that do not exist. `pages`: of this lane's first column on.
-template <typename Products>
-inline void mask_holes(typename Products::Scores& scores, const std::int32_t* pages) {
-  HPCATTN_UNROLL
-  for (int n = 0; n < Products::kTokenTiles; ++n) {
-    HPCATTN_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      const bool hole = pages[n * 8 + e] < 0;
-      HPCATTN_UNROLL
-      for (int i = 0; i < Products::kRowTiles; ++i) {
-        HPCATTN_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          float& score = scores[i][n][2 * half + e];
-          score = hole ? negative_infinity() : score;
-        }
-      }
-    }
-  }
-}
 
 /// Returns the next task.
 template <AttentionSpec kSpec, TaskShape kShape>
@@ -162,6 +97,7 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
   }
 
   const RowInfo* const infos = shared.infos + first_row + lane / 4;
+  const auto row_here = [&](int i, int half) -> const RowInfo& { return infos[i * 16 + half * 8]; };
   const std::uint32_t q_address = ptx::shared_address(shared.q) + first_row * Config::kQStride;
   typename Products::Output output;
   HPCATTN_UNROLL
@@ -194,16 +130,16 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
     const bool masked =
         token < shared.state->plain_begin || token + kShape.tile_kv > shared.state->plain_end;
     if constexpr (kSpec.softcap || kSpec.alibi) {
-      transform_scores<kSpec, Products>(scores, infos, token + column, p.softcap);
+      transform_scores<kSpec, Products>(scores, row_here, token + column, p.softcap);
     }
-    if (masked) mask_scores<Products>(scores, infos, token + column);
+    if (masked) mask_scores<Products>(scores, row_here, token + column);
     if (has_holes) {
       mask_holes<Products>(scores,
                            shared.pages + tile % Config::kMaxSlots * kShape.tile_kv + column);
     }
     float rescale[kShape.row_tiles][2];
     const bool moved = softmax.update(scores, rescale, [&](int i, int half) {
-      return kSpec.softcap || kSpec.alibi ? 1.0F : infos[i * 16 + half * 8].factor;
+      return kSpec.softcap || kSpec.alibi ? 1.0F : row_here(i, half).factor;
     });
     if (moved) {
       HPCATTN_UNROLL

@@ -11,32 +11,36 @@
 
 namespace hpcattn {
 
+/// What a row of a task needs, by its number within the request.
+template <AttentionSpec kSpec>
+inline RowInfo row_info(const AttentionParams& p, const plan::Task& task, int row) {
+  RowInfo info{0, 0, 0, 1.0F, 0.0F};
+  const RowPlace place(task.first_token, task.kv_head, p.group, row);
+  info.position = task.kv_len - task.num_tokens + row / p.group;
+  const plan::KvRange seen = plan::visible(p.mask, info.position, task.kv_len);
+  // Of a split whose tokens the row does not see, nothing is left.
+  const std::int64_t end = task.kv_end;
+  info.kv_begin = max(static_cast<int>(min(seen.begin, end)), task.kv_begin);
+  info.kv_end = max(static_cast<int>(min(seen.end, end)), info.kv_begin);
+  float factor = fabsf(p.scale);
+  if (p.k_scale != nullptr) factor *= p.k_scale[task.kv_head * p.k_scale_stride];
+  if (p.q_scale != nullptr) {
+    factor *= p.q_scale[place.token * p.q_scale_token + place.head * p.q_scale_head];
+  }
+  factor *= kSpec.softcap ? 2.0F * kLog2E / p.softcap : kLog2E;
+  // Above 0, so that a score of -inf stays one; what is left of a factor of 0 changes nothing.
+  info.factor = fmaxf(factor, 1e-30F);
+  if constexpr (kSpec.alibi) info.slope = p.alibi_slopes[place.head * p.alibi_stride] * kLog2E;
+  return info;
+}
+
 /// infos[row] for the kRows rows of a tile, those past the task's end seeing nothing.
 template <AttentionSpec kSpec, int kRows>
 inline void write_row_infos(const AttentionParams& p, const plan::Task& task, RowInfo* infos,
                             int thread) {
   for (int i = thread; i < kRows; i += kAttentionThreads) {
-    RowInfo info{0, 0, 0, 1.0F, 0.0F};
     const int row = task.row_begin + i;
-    if (row < task.row_end) {
-      const RowPlace place(task.first_token, task.kv_head, p.group, row);
-      info.position = task.kv_len - task.num_tokens + row / p.group;
-      const plan::KvRange seen = plan::visible(p.mask, info.position, task.kv_len);
-      // Of a split whose tokens the row does not see, nothing is left.
-      const std::int64_t end = task.kv_end;
-      info.kv_begin = max(static_cast<int>(min(seen.begin, end)), task.kv_begin);
-      info.kv_end = max(static_cast<int>(min(seen.end, end)), info.kv_begin);
-      float factor = fabsf(p.scale);
-      if (p.k_scale != nullptr) factor *= p.k_scale[task.kv_head * p.k_scale_stride];
-      if (p.q_scale != nullptr) {
-        factor *= p.q_scale[place.token * p.q_scale_token + place.head * p.q_scale_head];
-      }
-      factor *= kSpec.softcap ? 2.0F * kLog2E / p.softcap : kLog2E;
-      // Above 0, so that a score of -inf stays one; what is left of a factor of 0 changes nothing.
-      info.factor = fmaxf(factor, 1e-30F);
-      if constexpr (kSpec.alibi) info.slope = p.alibi_slopes[place.head * p.alibi_stride] * kLog2E;
-    }
-    infos[i] = info;
+    infos[i] = row < task.row_end ? row_info<kSpec>(p, task, row) : RowInfo{0, 0, 0, 1.0F, 0.0F};
   }
 }
 

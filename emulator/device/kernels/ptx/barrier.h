@@ -70,5 +70,6 @@ inline void mbarrier_wait(std::uint32_t barrier, int parity) {
 inline void fence_async_shared() {}
 
 inline void barrier_sync(int id, int threads) { emulator::machine->barrier(id, threads, false); }
+inline void barrier_arrive(int id, int threads) { emulator::machine->barrier_arrive(id, threads); }
 
 }  // namespace hpcattn::ptx

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hopper's prefill kernel: a persistent grid, a cta on each multiprocessor. The first warpgroup
+// brings K, V and q, the others compute 64 rows each.
+#pragma once
+
+#include "kernels/generic/attention/plan_fits.h"
+#include "kernels/ptx/dependent.h"
+#include "kernels/ptx/registers.h"
+#include "kernels/ptx/thread.h"
+#include "kernels/sm90/prefill/load.h"
+#include "kernels/sm90/prefill/query.h"
+#include "kernels/sm90/prefill/task.h"
+
+namespace hpcattn {
+
+template <PrefillSpec kSpec>
+inline void prefill(const PrefillParams& params) {
+  constexpr PrefillLayout kLayout = prefill_layout(kSpec);
+  // The swizzle counts from multiples of 1024 bytes.
+  extern __shared__ __align__(1024) char shared[];
+  const AttentionParams& p = params.attention;
+  const PrefillShared<kSpec> parts{shared};
+  if (threadIdx.x == 0) parts.init();
+  ptx::wait_for_kernel_before();
+  ptx::let_next_kernel_begin();
+  if (!plan_fits(p, p.fault)) return;
+  __syncthreads();
+
+  // Of 64 K registers; with one warpgroup that computes there are enough for all.
+  if (threadIdx.x < kWarpgroupThreads) {
+    if constexpr (kLayout.warpgroups > 1) ptx::give_registers<40>();
+    const auto thread = static_cast<int>(threadIdx.x);
+    if (thread < 32) {
+      load_keys_and_values<kSpec>(params, parts, thread);
+    } else {
+      load_queries<kSpec>(p, parts, thread - 32);
+    }
+  } else {
+    if constexpr (kLayout.warpgroups > 1) ptx::take_registers<232>();
+    const int thread = static_cast<int>(threadIdx.x) - kWarpgroupThreads;
+    Warpgroup<kSpec>(p, parts, ptx::warp_uniform(thread / kWarpgroupThreads)).run();
+    write_padding<kSpec.attention.head_dim, kLayout.warpgroups * kWarpgroupThreads>(p, thread);
+  }
+}
+
+}  // namespace hpcattn

@@ -45,11 +45,18 @@ std::string call_kernels(std::int64_t num_q_heads, std::int64_t num_kv_heads, st
     const AttentionSpec spec = cuda::attention_spec(group, features, cuda::shared_budget(arch));
     std::optional<DecodeSpec> decode;
     if (fixed_split == 0) decode = cuda::decode_spec(spec, group.page_size, rows, arch);
-    const std::vector<cuda::KernelVariant> variants = {
-        cuda::variant_of(cuda::plan_spec()),
-        decode ? cuda::variant_of(*decode) : cuda::variant_of(spec)};
+    const cuda::AttentionDevice target = cuda::attention_device(arch);
+    const PrefillSpec prefill = cuda::prefill_spec(group, features, target.most_shared);
+    const bool many = !decode && cuda::prefill_is_chosen(prefill, rows, fixed_split, arch);
+    const std::vector<cuda::KernelVariant> variants = {cuda::variant_of(cuda::plan_spec()),
+                                                       decode ? cuda::variant_of(*decode)
+                                                       : many ? cuda::variant_of(prefill)
+                                                              : cuda::variant_of(spec)};
     return message(R"({"arch": )", quoted(arch), R"(, "attention": )",
-                   quoted(decode ? cuda::kDecodeName : cuda::kGenericName), R"(, "kernels": )",
+                   quoted(decode ? cuda::kDecodeName
+                          : many ? cuda::kPrefillName
+                                 : cuda::kGenericName),
+                   R"(, "kernels": )",
                    array(variants,
                          [&](const cuda::KernelVariant& variant) {
                            return message(R"({"name": )", quoted(variant.name), R"(, "threads": )",

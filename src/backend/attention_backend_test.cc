@@ -101,7 +101,11 @@ TEST(HpcAttentionBackendTest, HopperDecodesByAKernelOfItsOwn) {
     EXPECT_EQ(decode.reason.find("at most 32 on average of a batch take Hopper's decode kernel") !=
                   std::string::npos,
               hopper);
+    EXPECT_EQ(HpcAttentionBackend::explain(request, 9).kernel,
+              hopper ? "cuda/sm90/prefill" : "cuda/generic/attention");
+    request.kv_cache_dtype = "fp8";
     EXPECT_EQ(HpcAttentionBackend::explain(request, 9).kernel, "cuda/generic/attention");
+    request.kv_cache_dtype = "auto";
     request.page_size = 24;
     EXPECT_EQ(HpcAttentionBackend::explain(request, 1).kernel, "cuda/generic/attention");
     request.page_size = 16;

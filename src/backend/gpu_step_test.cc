@@ -67,7 +67,7 @@ TEST(GpuStep, AStepIsDescribedWithoutWaiting) {
     fake().fail("cuStreamSynchronize", 719);
     const HpcAttnMetadata metadata = builder.build(0, common);
     const std::string log = fake().take_log();
-    EXPECT_EQ(count_of(log, "launch "), 2) << log;  // the prefill's offsets, and the plan
+    EXPECT_EQ(count_of(log, "launch"), 2) << log;  // the prefill's offsets, and the plan
     EXPECT_EQ(count_of(log, "alloc") + count_of(log, "buffer") + count_of(log, "copy"), 0) << log;
     EXPECT_EQ(metadata.num_decodes, 2);
     EXPECT_EQ(metadata.num_prefill_tokens, 37);
@@ -122,7 +122,7 @@ TEST(GpuStep, AGraphsMemoryIsAllocatedOnce) {
     TestLayer step({.q_lens = {1}, .kv_lens = {20}, .dtype = DType::kBFloat16});
     builder.update_in_place(metadata, on_gpu(step.common(7)));
     const std::string log = fake().take_log();
-    EXPECT_EQ(count_of(log, "launch "), 2) << log;
+    EXPECT_EQ(count_of(log, "launch"), 2) << log;
     EXPECT_EQ(count_of(log, "alloc") + count_of(log, "buffer") + count_of(log, "copy"), 0) << log;
     EXPECT_EQ(metadata.kv_lens.data(), address);
     EXPECT_EQ(metadata.step, 7U);

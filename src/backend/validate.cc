@@ -132,6 +132,14 @@ AttentionSpec spec_of(const BackendRequest& request, const cuda::AttentionDevice
           .shared_budget = device.shared_budget};
 }
 
+bool prefill_takes_request(const BackendRequest& request, std::int64_t rows,
+                           const cuda::AttentionDevice& device) {
+  PrefillSpec spec{.attention = spec_of(request, device)};
+  spec.attention.shared_budget = static_cast<int>(device.most_shared);
+  spec.page_size = has_cache(request.attention_type) ? static_cast<int>(request.page_size) : 0;
+  return cuda::prefill_is_chosen(spec, rows, request.batch_invariant ? 1 : 0, device.arch);
+}
+
 /// Of a request that is served.
 void explain_cuda(const BackendRequest& request, std::int64_t query_tokens,
                   KernelExplanation& explanation) {
@@ -145,7 +153,10 @@ void explain_cuda(const BackendRequest& request, std::int64_t query_tokens,
                                         static_cast<int>(request.page_size), rows, device.arch)
                           .has_value() &&
                       has_cache(request.attention_type) && !request.batch_invariant;
-  explanation.kernel = decode ? cuda::kDecodeName : cuda::kGenericName;
+  const bool prefill = !decode && prefill_takes_request(request, rows, device);
+  explanation.kernel = decode    ? cuda::kDecodeName
+                       : prefill ? cuda::kPrefillName
+                                 : cuda::kGenericName;
   explanation.reason = message(rows, " rows (", query_tokens, " query tokens x ", group,
                                " heads of a group) read each KV head: ");
   if (rows <= tiles.narrow) {
@@ -153,10 +164,10 @@ void explain_cuda(const BackendRequest& request, std::int64_t query_tokens,
   } else {
     explanation.reason += message("more than ", tiles.narrow, " are tiles of ", tiles.wide);
   }
-  if (decode) {
-    explanation.reason +=
-        message("; at most ", cuda::kMostDecodeRows,
-                " on average of a batch take Hopper's decode kernel, more the generic one");
+  if (decode || prefill) {
+    explanation.reason += message("; at most ", cuda::kMostDecodeRows,
+                                  " on average of a batch take Hopper's decode kernel, more of 16 "
+                                  "bits its prefill kernel, else the generic one");
   }
 }
 

@@ -41,10 +41,9 @@ std::optional<DecodeSpec> decode_spec_of(const AttentionProblem& problem,
   return decode_spec(attention, group.page_size, rows_of_request(problem, group), arch_of(device));
 }
 
-/// Whether Hopper's prefill kernel takes a call, of any number of rows.
-bool takes_prefill(const AttentionProblem& problem, const PrefillSpec& spec,
-                   const DeviceInfo& device) {
-  return prefill_asked_for() && device.major == 9 && device.minor == 0 && prefill_takes(spec) &&
+bool takes_prefill(const AttentionProblem& problem, const AttentionGroup& group,
+                   const PrefillSpec& spec, std::int64_t fixed_split, const DeviceInfo& device) {
+  return prefill_is_chosen(spec, rows_of_request(problem, group), fixed_split, arch_of(device)) &&
          has_tensor_maps() && tensor_map_takes(as_pages(problem, problem.k)) &&
          tensor_map_takes(as_pages(problem, problem.v));
 }
@@ -57,7 +56,7 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
   static KernelTable<PrefillSpec> prefill_kernels;
   static Counter generic_launches(kGenericName);
   static Counter decode_launches(kDecodeName);
-  static Counter prefill_launches("cuda/sm90/prefill");
+  static Counter prefill_launches(kPrefillName);
   const int device = problem.q.device().index;
   const DeviceInfo& info = device_info(device);
   const AttentionFeatures features{
@@ -75,7 +74,7 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
                          .rows = bound.partial_rows};
   const AttentionParams params = attention_params(problem, group, plan, room);
   const auto ctas = static_cast<unsigned>(plan_workers(device));
-  if (takes_prefill(problem, prefill, info)) {
+  if (takes_prefill(problem, group, prefill, fixed_split, info)) {
     const Kernel& kernel = prefill_kernels.get(device, prefill, variant);
     const int box_tokens = prefill_layout(prefill).box_tokens;
     launch(

@@ -20,6 +20,7 @@ namespace hpcattn::cuda {
 /// The kernels' names, as counters and people have them.
 inline constexpr const char* kGenericName = "cuda/generic/attention";
 inline constexpr const char* kDecodeName = "cuda/sm90/decode";
+inline constexpr const char* kPrefillName = "cuda/sm90/prefill";
 
 /// What is compiled in only where a call asks for it.
 struct AttentionFeatures {
@@ -37,6 +38,7 @@ int shared_budget(std::string_view arch);
 struct AttentionDevice {
   std::string arch;  // "sm_90a"
   int shared_budget = 0;
+  std::int64_t most_shared = 0;  // of a cta that has a multiprocessor to itself
 };
 AttentionDevice attention_device(const DeviceInfo& device);
 AttentionDevice attention_device(std::string_view arch);
@@ -53,9 +55,12 @@ KernelVariant variant_of(const DecodeSpec& spec);
 KernelVariant variant_of(const PrefillSpec& spec);
 /// What a group's calls have of it on a device with so much shared memory a cta.
 PrefillSpec prefill_spec(const AttentionGroup& group, const AttentionFeatures& features,
-                         std::int64_t shared_bytes_per_cta);
-/// HPCATTN_KERNELS=prefill: until it is chosen by default.
-bool prefill_asked_for();
+                         std::int64_t most_shared);
+/// Whether it takes calls whose requests have `rows` rows a KV head on average: of more rows than
+/// the decode kernel has, and with HPCATTN_KERNELS=prefill of any. Not where KV is cut at fixed
+/// places: a request's bits must not follow from its batch, as this choice does.
+bool prefill_is_chosen(const PrefillSpec& spec, std::int64_t rows, std::int64_t fixed_split,
+                       std::string_view arch);
 
 /// Rows of a KV head that a decode kernel's pass takes, at most.
 inline constexpr int kMostDecodeRows = 32;

@@ -52,11 +52,16 @@ int shared_budget(const DeviceInfo& device) {
 }
 
 AttentionDevice attention_device(const DeviceInfo& device) {
-  return {.arch = arch_of(device), .shared_budget = shared_budget(device)};
+  return {.arch = arch_of(device),
+          .shared_budget = shared_budget(device),
+          .most_shared = device.shared_bytes_per_cta};
 }
 
 AttentionDevice attention_device(std::string_view arch) {
-  return {.arch = std::string(arch), .shared_budget = shared_budget(arch)};
+  const DeviceInfo device = device_of(arch);
+  return {.arch = std::string(arch),
+          .shared_budget = shared_budget(device),
+          .most_shared = device.shared_bytes_per_cta};
 }
 
 AttentionSpec attention_spec(const AttentionGroup& group, const AttentionFeatures& features,
@@ -107,8 +112,8 @@ KernelVariant variant_of(const DecodeSpec& spec) {
 }
 
 PrefillSpec prefill_spec(const AttentionGroup& group, const AttentionFeatures& features,
-                         std::int64_t shared_bytes_per_cta) {
-  return {.attention = attention_spec(group, features, static_cast<int>(shared_bytes_per_cta)),
+                         std::int64_t most_shared) {
+  return {.attention = attention_spec(group, features, static_cast<int>(most_shared)),
           .page_size = group.page_size};
 }
 
@@ -223,6 +228,10 @@ std::vector<KernelVariant> all_decode_variants(std::string_view arch) {
   return variants;
 }
 
-bool prefill_asked_for() { return asked_for("prefill"); }
+bool prefill_is_chosen(const PrefillSpec& spec, std::int64_t rows, std::int64_t fixed_split,
+                       std::string_view arch) {
+  if (!arch.starts_with("sm_90") || asked_for("generic") || !prefill_takes(spec)) return false;
+  return asked_for("prefill") || (rows > kMostDecodeRows && fixed_split == 0);
+}
 
 }  // namespace hpcattn::cuda

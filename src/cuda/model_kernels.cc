@@ -63,6 +63,10 @@ void add_kernels(const ModelDescription& model, const AttentionDevice& device, V
     const auto decode = decode_spec(spec, model.group.page_size, rows, device.arch);
     if (decode) variants.add(variant_of(*decode));
   }
+  const PrefillSpec prefill = prefill_spec(model.group, features, device.most_shared);
+  if (prefill_is_chosen(prefill, kMostDecodeRows + 1, 0, device.arch)) {
+    variants.add(variant_of(prefill));
+  }
   variants.add(variant_of(plan_spec()));
   variants.add(variant_of(store_spec(model.dtype, model.group.kv_dtype)));
   variants.add(variant_of(rope_spec(model.dtype, model.norm_policy, model.norm_scope)));
@@ -116,7 +120,7 @@ std::vector<ModelDescription> shipped_models() {
     }
   };
   for (int head_dim : {64, 128, 256}) {
-    for (int page_size : {16, 64}) {
+    for (int page_size : {0, 16, 64}) {  // packed, and pages of engines
       for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
         for (DType kv_dtype : {dtype, DType::kFloat8E4M3}) {
           add(head_dim, page_size, dtype, kv_dtype, false);

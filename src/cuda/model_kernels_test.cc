@@ -43,7 +43,7 @@ TEST(ModelKernels, LayersThatShareKernelsCountOnce) {
   // Attention of any rows and of few, in two sizes; and store_kv.
   EXPECT_EQ(both.size(), one.size() + 4);
   other_heads.group.page_size = 64;  // copied in other boxes
-  EXPECT_EQ(sources_of({model_of(DType::kBFloat16), other_heads}).size(), one.size() + 2);
+  EXPECT_EQ(sources_of({model_of(DType::kBFloat16), other_heads}).size(), one.size() + 3);
 }
 
 TEST(ModelKernels, WhatAGpuDoesNotComputeIsRefused) {

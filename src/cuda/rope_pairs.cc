@@ -45,7 +45,7 @@ TwoFloat scaled_eps(double eps, double factor) {
 
 /// A lane's 8 pairs are whole, are neighbours in the table, and follow one position.
 bool pairs_in_pieces(const RopeNormStoreKvArgs& args) {
-  constexpr std::int64_t kElements = 2 * kLanePairs;
+  constexpr std::int64_t kElements = std::int64_t{2} * kLanePairs;
   const std::int64_t rotary_dim = args.cos_sin.size(1);
   return rotary_dim % kElements == 0 && (args.q.size(2) - rotary_dim) % kElements == 0 &&
          std::ranges::all_of(args.mrope_section,

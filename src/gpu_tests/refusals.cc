@@ -226,7 +226,7 @@ TEST(GpuRefusals, APlanOfAnotherGroupOrOfOtherLengths) {
 TEST(GpuRefusals, APlanTensorThatIsTooSmall) {
   AttentionBatch batch(base_case(kBf16));
   Paged host = batch.paged();
-  const GuardedTensor words(DType::kInt32, {30}, testkit::GuardSide::kBefore);
+  const GuardedTensor words(DType::kInt32, {20}, testkit::GuardSide::kBefore);
   host.plan = words;
   const auto call = [&](const Paged& a, const Execution& execution) {
     make_plan({group_of(a), a.cu_seqlens_q, a.kv_lens, 0, a.plan}, execution);

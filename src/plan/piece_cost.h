@@ -75,7 +75,10 @@ constexpr CutRule cut_rule(const PlanShape& shape, std::int64_t tiles, std::int3
   // times. Many: those that are not cut fill what is left.
   const bool few = 2 * tiles * shape.num_kv_heads < num_workers;
   const std::int64_t share = cost / num_workers;
-  const std::int64_t piece = (few ? share + share / 8 : share / kPiecesPerWorker) + 1;
+  // A wide tile's start and end are dear, so that its pieces must not be short.
+  const std::int64_t least = work.wide != 0 ? 3 * shape.costs.wide_overhead : 0;
+  const std::int64_t piece =
+      std::max(least, few ? share + share / 8 : share / kPiecesPerWorker) + 1;
   return {static_cast<std::uint32_t>(std::min<std::int64_t>(piece, kUncut))};
 }
 

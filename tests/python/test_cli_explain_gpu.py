@@ -48,7 +48,7 @@ def test_narrow_and_wide_tiles():
     report = run("explain", *H200, *LARGE, "--batch", "3x2K+1x1K:1K", "--json").json
     decode, prefill = report["kernels"]
     assert decode["kernel"] == "cuda/sm90/decode"
-    assert prefill["kernel"] == "cuda/generic/attention"
+    assert prefill["kernel"] == "cuda/sm90/prefill"
     assert "at most 16 are one narrow tile" in decode["reason"]
     assert "more than 16 are tiles of 128" in prefill["reason"]
     assert report["plan"]["narrow_tiles"] == 3 * 8

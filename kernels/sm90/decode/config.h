@@ -85,14 +85,15 @@ constexpr DecodeLayout decode_layout(const DecodeSpec& spec) {
 }
 
 /// The copy engine takes these heads in whole lines, these pages in boxes, and the ring holds K and
-/// V of a tile while the next is under way.
+/// V of a tile while the next is under way. What `checked` variants look at is the generic
+/// kernel's.
 constexpr bool decode_takes(const DecodeSpec& spec) {
   const int box = spec.box_tokens;
   const auto row_bytes =
       spec.attention.head_dim * static_cast<int>(size_bytes(spec.attention.kv_dtype));
   return (box == 16 || box == 32 || box == 64 || box == 128) && spec.attention.head_dim >= 64 &&
          spec.attention.head_dim % 64 == 0 && row_bytes % DecodeLayout::kLineBytes == 0 &&
-         !spec.attention.unaligned_kv && decode_layout(spec).slots >= 3;
+         !spec.attention.unaligned_kv && !spec.attention.checked && decode_layout(spec).slots >= 3;
 }
 
 }  // namespace hpcattn

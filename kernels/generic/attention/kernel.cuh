@@ -69,7 +69,7 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
   __syncthreads();
 
   // The ring's items are K and V of a tile by turns: `ahead` counts them from K of `tile` on.
-  KvLoader<kSpec, kShape> loader(p, *shared.state, shared.pages);
+  KvLoader<kSpec, kShape> loader(p, *shared.state, shared.pages, thread);
   const auto load_item = [&](int ahead, int slot) {
     if (tile + ahead / 2 < end_tile) {
       const std::uint32_t address = slots + slot * kSlotBytes;

@@ -49,12 +49,10 @@ struct TaskState {
   }
 };
 
-/// One thread's part; which thread it is is read anew, since what follows from it would be kept in
-/// registers that are not there. Few threads copy a token's row, so that each looks few page ids
-/// up: eight where reading is what counts (a warp then reads 128 bytes in a piece), four where
-/// registers are (3.75 to 3.90 TB/s for 64x4K decode, and 318 to 307 TFLOP/s for a prefill of 8192
-/// with eight; H200, 2026-11-30); not with fp8, whose rows are half as long (244 to 303 us for
-/// 64x4K).
+/// One thread's part. Few threads copy a token's row, so that each looks few page ids up: eight
+/// where reading is what counts (a warp then reads 128 bytes in a piece), four where registers are
+/// (3.75 to 3.90 TB/s for 64x4K decode, and 318 to 307 TFLOP/s for a prefill of 8192 with eight;
+/// H200, 2026-11-30); not with fp8, whose rows are half as long (244 to 303 us for 64x4K).
 template <AttentionSpec kSpec, TaskShape kShape>
 class KvLoader {
   using Config = AttentionConfig<kSpec>;
@@ -66,8 +64,8 @@ class KvLoader {
  public:
   /// `state` and `pages` lie in shared memory; pages [kMaxSlots][tile_kv]: of the tokens of the
   /// tiles in the ring, below 0 for none.
-  KvLoader(const AttentionParams& params, const TaskState& state, std::int32_t* pages)
-      : p_(params), state_(state), pages_(pages) {}
+  KvLoader(const AttentionParams& params, const TaskState& state, std::int32_t* pages, int thread)
+      : p_(params), state_(state), pages_(pages), thread_(thread) {}
 
   /// Page ids of a tile, one step ahead of their use.
   void look_up(int tile) {
@@ -108,10 +106,14 @@ class KvLoader {
   bool saw_hole() const { return saw_hole_; }
 
  private:
-  static int row_of(int pass) {
-    return ptx::thread_index_here() / kThreadsPerRow + pass * kRowsPerPass;
-  }
-  static int first_chunk() { return ptx::thread_index_here() % kThreadsPerRow; }
+  /// What follows from it takes registers where it is kept, and instructions where it is read anew:
+  /// with either way some variants have a word on the stack, and none with the one that it has
+  /// here.
+  static constexpr bool kThreadAnew = Config::kKvBytes == 1 && Config::kCompute == DType::kFloat16;
+  int thread() const { return kThreadAnew ? ptx::thread_index_here() : thread_; }
+
+  int row_of(int pass) const { return thread() / kThreadsPerRow + pass * kRowsPerPass; }
+  int first_chunk() const { return thread() % kThreadsPerRow; }
   bool in_range(int token) const { return token >= state_.kv_begin && token < state_.kv_end; }
 
   std::int32_t* page_of(int tile, int pass) const {
@@ -179,6 +181,7 @@ class KvLoader {
   const AttentionParams& p_;
   const TaskState& state_;
   std::int32_t* pages_;
+  int thread_;
   std::int32_t next_page_[kPasses] = {};
   bool saw_hole_ = false;
 };

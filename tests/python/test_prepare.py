@@ -78,11 +78,13 @@ def test_what_one_kernel_serves(changes: dict[str, Any]) -> None:
     assert names(**changes) == names()
 
 
-def test_decode_has_kernels_of_its_own_on_hopper() -> None:
-    decode = {name for name in names() if name.startswith("decode<")}
-    assert len(decode) == 2  # passes of 16 and of 32 rows
-    assert names(page_size=0) == names() - decode  # packed K and V
-    assert names(page_size=24) == names() - decode
+def test_hopper_has_kernels_of_its_own() -> None:
+    def count(family: str, **changes: Any) -> int:
+        return sum(name.startswith(f"{family}<") for name in names(**changes))
+
+    assert (count("decode"), count("prefill")) == (2, 1)  # passes of 16 and of 32 rows
+    assert (count("decode", page_size=0), count("prefill", page_size=0)) == (0, 1)  # packed
+    assert (count("decode", page_size=24), count("prefill", page_size=24)) == (0, 0)
 
 
 @pytest.mark.parametrize(

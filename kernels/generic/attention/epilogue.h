@@ -113,18 +113,24 @@ inline void reduce_and_store_rows(const TaskOutput& target, const typename Produ
     share[w] = top == negative_infinity() ? 0.0F : ptx::ex2(part.x - top);
     sum += part.y * share[w];
   }
+  constexpr int kPairs = kDims / 2 / kThreadsPerRow;
+  static_assert(kPairs * 2 * kThreadsPerRow == kDims);
+  const auto dim_of = [first](int pair) { return 2 * (first + pair * kThreadsPerRow); };
+  float2 totals[kPairs] = {};
+  HPCATTN_UNROLL
+  for (int pair = 0; pair < kPairs; ++pair) {
+    HPCATTN_UNROLL
+    for (int w = 0; w < kAttentionWarps; ++w) {
+      const float* const parts = room + (w * 16 + row) * kStride;
+      const auto part = *reinterpret_cast<const float2*>(parts + dim_of(pair));
+      totals[pair].x = fmaf(part.x, share[w], totals[pair].x);
+      totals[pair].y = fmaf(part.y, share[w], totals[pair].y);
+    }
+  }
   const RowResult result = target.finish(row, top, sum, first == 0);
   target.store(row, result.factor, [&](const auto& visit) {
-    for (int dim = 2 * first; dim < kDims; dim += 2 * kThreadsPerRow) {
-      float2 total = make_float2(0.0F, 0.0F);
-      HPCATTN_UNROLL
-      for (int w = 0; w < kAttentionWarps; ++w) {
-        const auto part = *reinterpret_cast<const float2*>(room + (w * 16 + row) * kStride + dim);
-        total.x = fmaf(part.x, share[w], total.x);
-        total.y = fmaf(part.y, share[w], total.y);
-      }
-      visit(dim, total.x, total.y);
-    }
+    HPCATTN_UNROLL
+    for (int pair = 0; pair < kPairs; ++pair) visit(dim_of(pair), totals[pair].x, totals[pair].y);
   });
 }
 

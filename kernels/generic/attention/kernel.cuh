@@ -44,9 +44,9 @@ struct SharedMemory {
   char* slots(int rows) const { return q + rows * Config::kQStride; }
 };
 
-/// Returns the next task.
+/// All but the joining of partial results; `shared.next_task` is then the next task.
 template <AttentionSpec kSpec, TaskShape kShape>
-inline int run_task(const AttentionParams& p, int task_index, char* base) {
+inline void run_task(const AttentionParams& p, int task_index, char* base) {
   using Config = AttentionConfig<kSpec>;
   using Products = Multiply<kSpec, kShape>;
   using RunningSoftmax = Softmax<kShape.row_tiles, Products::kTokenTiles>;
@@ -172,23 +172,6 @@ inline int run_task(const AttentionParams& p, int task_index, char* base) {
     reduce_and_store_rows<Products>(target, output, softmax, shared.maxima,
                                     reinterpret_cast<float*>(shared.slots(kShape.rows())));
   }
-  if (done_task.partial >= 0) {
-    join_partials<Config::kHeadDim, kAttentionThreads>(p, done_task, &shared.state->last_arrived,
-                                                       ptx::thread_index_here(),
-                                                       [] { __syncthreads(); });
-  }
-  __syncthreads();  // before the next task writes to shared memory
-  return *shared.next_task;
-}
-
-/// Returns the next task.
-template <AttentionSpec kSpec>
-inline int skip_task(const AttentionParams& p, char* base) {
-  int* const next = SharedMemory<kSpec>(base).next_task;
-  __syncthreads();  // all have read it
-  if (threadIdx.x == 0) *next = next_task(p, take_ticket(p));
-  __syncthreads();
-  return *next;
 }
 
 template <AttentionSpec kSpec>
@@ -198,16 +181,27 @@ inline void attention(const AttentionParams& p) {
   ptx::wait_for_kernel_before();
   ptx::let_next_kernel_begin();
   if (!plan_fits(p, p.fault)) return;
+  const SharedMemory<kSpec> memory(shared);
   int i = first_task(p);
   while (i != kNoTask) {
     const plan::Task task = load_task(p, i);
-    if (!task_fits(p, task, threadIdx.x == 0)) {
-      i = skip_task<kSpec>(p, shared);
+    const bool fits = task_fits(p, task, threadIdx.x == 0);
+    if (!fits) {
+      if (threadIdx.x == 0) *memory.next_task = next_task(p, take_ticket(p));
     } else if (task.row_end - task.row_begin <= Config::kNarrow.rows()) {
-      i = run_task<kSpec, Config::kNarrow>(p, i, shared);
+      run_task<kSpec, Config::kNarrow>(p, i, shared);
     } else {
-      i = run_task<kSpec, Config::kWide>(p, i, shared);
+      run_task<kSpec, Config::kWide>(p, i, shared);
     }
+    // Once for both shapes: it is long, and the compiler takes its time for it.
+    if (fits) {
+      join_partials<kSpec.head_dim, kAttentionThreads>(
+          p, load_task(p, i), &memory.state->last_arrived, ptx::thread_index_here(),
+          [] { __syncthreads(); });
+    }
+    __syncthreads();
+    i = *memory.next_task;
+    __syncthreads();  // all have read it, before the next task writes to shared memory
   }
   write_padding<kSpec.head_dim, kAttentionThreads>(p, static_cast<int>(threadIdx.x));
 }

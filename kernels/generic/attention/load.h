@@ -167,6 +167,7 @@ class KvLoader {
       ptx::cp_async_16(target, source, live);
     } else {
       auto* bytes = static_cast<char*>(__cvta_shared_to_generic(target));
+      HPCATTN_NO_UNROLL
       for (int i = 0; i < 16; i += Config::kKvBytes) {
         if constexpr (Config::kKvBytes == 1) {
           bytes[i] = live ? source[i] : 0;

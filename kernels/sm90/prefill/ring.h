@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What passes between the warps that load and those that compute: K and V, q, records of tasks.
-// Each has some places, which are full or empty by turns, and each turn has a barrier.
+// Each has some places, which are full or empty by turns.
 #pragma once
 
 #include <cstdint>
@@ -8,46 +8,9 @@
 #include "kernels/ptx/barrier.h"
 #include "kernels/ptx/copy.h"
 #include "kernels/sm90/prefill/config.h"
+#include "kernels/sm90/turns.h"
 
 namespace hpcattn {
-
-/// Items are counted from the kernel's start over all of its tasks: item i has the place i %
-/// kPlaces in round i / kPlaces.
-template <int kPlaces>
-class Turns {
- public:
-  explicit Turns(std::uint32_t barriers) : barriers_(barriers) {}
-
-  /// One thread, before the first use: how many arrive to say that a place is full, and empty.
-  void init(int fillers, int readers) const {
-    for (int place = 0; place < kPlaces; ++place) {
-      ptx::mbarrier_init(full(place), fillers);
-      ptx::mbarrier_init(empty(place), readers);
-    }
-  }
-
-  std::uint32_t full_barrier(int item) const { return full(item % kPlaces); }
-  void wait_full(int item) const { ptx::mbarrier_wait(full(item % kPlaces), item / kPlaces % 2); }
-
-  /// The place of an item may be written.
-  void wait_empty(int item) const {
-    if (item >= kPlaces) ptx::mbarrier_wait(empty(item % kPlaces), (item / kPlaces - 1) % 2);
-  }
-
-  /// All lanes of a warp are done with an item, or have filled its place.
-  void release(int item, int lane) const { arrive(empty(item % kPlaces), lane); }
-  void fill(int item, int lane) const { arrive(full(item % kPlaces), lane); }
-
- private:
-  static void arrive(std::uint32_t barrier, int lane) {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(barrier);
-  }
-  std::uint32_t full(int place) const { return barriers_ + place * 8; }
-  std::uint32_t empty(int place) const { return barriers_ + (kPlaces + place) * 8; }
-
-  std::uint32_t barriers_;
-};
 
 /// In the record of a task: there are no more.
 inline constexpr int kNoRequest = -1;

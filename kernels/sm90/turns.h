@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Places in shared memory that some warps fill and others empty, by turns; each turn of a place has
+// a barrier. A ring of slots, a queue of records.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ptx/barrier.h"
+
+namespace hpcattn {
+
+/// Items are counted from the kernel's start over all of its tasks: item i has the place i %
+/// kPlaces in round i / kPlaces.
+template <int kPlaces>
+class Turns {
+ public:
+  explicit Turns(std::uint32_t barriers) : barriers_(barriers) {}
+
+  /// One thread, before the first use: how many arrive to say that a place is full, and empty.
+  void init(int fillers, int readers) const {
+    for (int place = 0; place < kPlaces; ++place) {
+      ptx::mbarrier_init(full(place), fillers);
+      ptx::mbarrier_init(empty(place), readers);
+    }
+  }
+
+  std::uint32_t full_barrier(int item) const { return full(item % kPlaces); }
+  void wait_full(int item) const { ptx::mbarrier_wait(full(item % kPlaces), item / kPlaces % 2); }
+
+  /// The place of an item may be written.
+  void wait_empty(int item) const {
+    if (item >= kPlaces) ptx::mbarrier_wait(empty(item % kPlaces), (item / kPlaces - 1) % 2);
+  }
+
+  /// All lanes of a warp are done with an item, or have filled its place.
+  void release(int item, int lane) const { arrive(empty(item % kPlaces), lane); }
+  void fill(int item, int lane) const { arrive(full(item % kPlaces), lane); }
+
+ private:
+  static void arrive(std::uint32_t barrier, int lane) {
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(barrier);
+  }
+  std::uint32_t full(int place) const { return barriers_ + place * 8; }
+  std::uint32_t empty(int place) const { return barriers_ + (kPlaces + place) * 8; }
+
+  std::uint32_t barriers_;
+};
+
+}  // namespace hpcattn

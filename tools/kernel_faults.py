@@ -223,14 +223,14 @@ FAULTS = (
     Fault(
         "decode: output not rescaled",
         _DECODE + "task.h",
-        "if (moved) Products::rescale(output, rescale);",
+        "Products::rescale(output, rescale);",
         "",
     ),
     Fault(
         "decode: P's bias in the LSE",
         _DECODE + "softmax.h",
-        "reference[r][e] - static_cast<float>(kBias);",
-        "reference[r][e];",
+        "negative_infinity() : -shift[r][e];",
+        "negative_infinity() : static_cast<float>(kBias) - shift[r][e];",
     ),
     Fault(
         "decode: first head's pages for all",
@@ -241,15 +241,15 @@ FAULTS = (
     Fault(
         "decode: K copied for V",
         _DECODE + "load.h",
-        "load(tile, page, params.v_map);",
-        "load(tile, page, params.k_map);",
+        "load(tile, page, params.v_map);\n    page",
+        "load(tile, page, params.k_map);\n    page",
     ),
-    Fault("decode: slots not waited for", _DECODE + "load.h", "ring.wait_empty(item);", ""),
+    Fault("decode: slots not waited for", _DECODE + "load.h", "slots.wait_empty(item);", ""),
     Fault(
         "decode: V not waited for",
         _DECODE + "task.h",
-        "ring.wait_full(item);\n    const std::uint32_t v",
-        "const std::uint32_t v",
+        "slots.wait_full(item);\n    products",
+        "products",
     ),
     Fault(
         "decode: every pass takes the first rows",
@@ -260,14 +260,38 @@ FAULTS = (
     Fault(
         "decode: q's scale not in its factor",
         _DECODE + "query.h",
-        "infos[i].factor *= __uint_as_float(exponent) * (1.0F / 1024.0F);",
+        "infos[i].factor *= scale;",
         "",
     ),
     Fault(
         "decode: maxima of one warp",
         _DECODE + "softmax.h",
-        "top.x = fmaxf(top.x, one.x);",
-        "top.x = one.x;",
+        "top = fmaxf(top, of_warps[w * kStride + row]);",
+        "",
+    ),
+    Fault(
+        "decode: shifts never moved again",
+        _DECODE + "softmax.h",
+        "any = any || top > kSlack + static_cast<float>(kBias);",
+        "",
+    ),
+    Fault(
+        "decode: a warp moves its shifts alone",
+        _DECODE + "task.h",
+        "ptx::barrier_any(kComputeBarrier, kAttentionThreads, exceeded)",
+        "(sync_computing(), exceeded)",
+    ),
+    Fault(
+        "decode: one place for P of all tiles",
+        _DECODE + "multiply.h",
+        "(tile & 1) * kPBytes",
+        "0",
+    ),
+    Fault(
+        "decode: boxes that were not copied taken for live",
+        _DECODE + "task.h",
+        "boxes = shared.boxes(item);",
+        "boxes = kAllBoxes;",
     ),
     # The other operators.
     Fault(

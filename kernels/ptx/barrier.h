@@ -50,6 +50,22 @@ inline void barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// barrier_sync, which tells whether `vote` holds with any of the threads.
+inline bool barrier_any(int id, int threads, bool vote) {
+  int any;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, all;\n"
+      "setp.ne.s32 mine, %3, 0;\n"
+      "bar.red.or.pred all, %1, %2, mine;\n"
+      "selp.s32 %0, 1, 0, all;\n"
+      "}\n"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<int>(vote))
+      : "memory");
+  return any != 0;
+}
+
 /// Comes to named barrier `id` without waiting for the others.
 inline void barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");

@@ -53,41 +53,43 @@ inline std::uint32_t prmt(std::uint32_t a, std::uint32_t b, std::uint32_t select
   return __byte_perm(a, b, selector);
 }
 
-/// The two fp8 numbers in the low half of `bytes` as a pair of kTo, exactly. Below sm_89 a NaN of
-/// e4m3 comes out as 480.
+/// The four fp8 numbers of `bytes` as pairs of kTo, exactly: `low` of its lower half. Below sm_89 a
+/// NaN of e4m3 comes out as 480.
 template <DType kFrom, DType kTo>
-inline std::uint32_t widen2(std::uint32_t bytes) {
+inline void widen4(std::uint32_t bytes, std::uint32_t& low, std::uint32_t& high) {
   static_assert(is_fp8(kFrom));
-  if constexpr (kFrom == DType::kFloat8E5M2 && kTo == DType::kFloat16) {
-    return prmt(bytes, 0, 0x1404);  // the upper byte of float16
-  } else if constexpr (kTo == DType::kFloat16) {
 #if __CUDA_ARCH__ >= 890
-    std::uint32_t pair;
-    asm("{ .reg .b16 low; cvt.u16.u32 low, %1; cvt.rn.f16x2.e4m3x2 %0, low; }\n"
-        : "=r"(pair)
+  if constexpr (kFrom == DType::kFloat8E4M3 && kTo == DType::kFloat16) {
+    // The halves of a register are operands of their own: nothing is shifted.
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h; }\n"
+        : "=r"(low), "=r"(high)
         : "r"(bytes));
-    return pair;
-#else
-    // Exponent and mantissa move into float16's fields; 2^8 makes up for the other bias.
-    const std::uint32_t spread = prmt(bytes, 0, 0x1404);
-    const std::uint32_t fields = (spread & 0x80008000U) | ((spread & 0x7f007f00U) >> 1);
-    std::uint32_t pair;
-    asm("mul.rn.f16x2 %0, %1, %2;\n" : "=r"(pair) : "r"(fields), "r"(0x5c005c00U));
-    return pair;
-#endif
-  } else {
-    constexpr bool kE4M3 = kFrom == DType::kFloat8E4M3;
-    // Into bfloat16's fields, then times 2^120 (e4m3) or 2^112 (e5m2): exact, subnormals too.
-    const std::uint32_t spread = prmt(bytes, 0, 0x1404);
-    constexpr int kShift = kE4M3 ? 4 : 3;
-    const std::uint32_t fields = (spread & 0x80008000U) | ((spread & 0x7f007f00U) >> kShift);
-    constexpr std::uint32_t kFactor = kE4M3 ? 0x7b807b80U : 0x77807780U;
-    std::uint32_t pair;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n"
-        : "=r"(pair)
-        : "r"(fields), "r"(kFactor), "r"(0x80008000U));
-    return pair;
+    return;
   }
+#endif
+  // Each byte becomes the upper one of 16 bits.
+  const auto widen = [](std::uint32_t spread) {
+    if constexpr (kFrom == DType::kFloat8E5M2 && kTo == DType::kFloat16) return spread;
+    const auto fields = [spread](int shift) {
+      return (spread & 0x80008000U) | ((spread & 0x7f007f00U) >> shift);
+    };
+    std::uint32_t pair;
+    if constexpr (kTo == DType::kFloat16) {
+      // Exponent and mantissa move into float16's fields; 2^8 makes up for the other bias.
+      asm("mul.rn.f16x2 %0, %1, %2;\n" : "=r"(pair) : "r"(fields(1)), "r"(0x5c005c00U));
+    } else {
+      constexpr bool kE4M3 = kFrom == DType::kFloat8E4M3;
+      // Into bfloat16's fields, then times 2^120 (e4m3) or 2^112 (e5m2): exact, subnormals too.
+      constexpr std::uint32_t kFactor = kE4M3 ? 0x7b807b80U : 0x77807780U;
+      asm("fma.rn.bf16x2 %0, %1, %2, %3;\n"
+          : "=r"(pair)
+          : "r"(fields(kE4M3 ? 4 : 3)), "r"(kFactor), "r"(0x80008000U));
+    }
+    return pair;
+  };
+  low = widen(prmt(bytes, 0, 0x1404));
+  high = widen(prmt(bytes, 0, 0x3424));
 }
 
 }  // namespace hpcattn::ptx

@@ -24,19 +24,24 @@ class Turns {
     }
   }
 
-  std::uint32_t full_barrier(int item) const { return full(item % kPlaces); }
-  void wait_full(int item) const { ptx::mbarrier_wait(full(item % kPlaces), item / kPlaces % 2); }
+  static int place_of(int item) {
+    return static_cast<int>(static_cast<unsigned>(item) % unsigned{kPlaces});
+  }
+  std::uint32_t full_barrier(int item) const { return full(place_of(item)); }
+  void wait_full(int item) const { ptx::mbarrier_wait(full(place_of(item)), round_of(item) % 2); }
 
   /// The place of an item may be written.
   void wait_empty(int item) const {
-    if (item >= kPlaces) ptx::mbarrier_wait(empty(item % kPlaces), (item / kPlaces - 1) % 2);
+    if (item < kPlaces) return;
+    ptx::mbarrier_wait(empty(place_of(item)), (round_of(item) + 1) % 2);
   }
 
   /// All lanes of a warp are done with an item, or have filled its place.
-  void release(int item, int lane) const { arrive(empty(item % kPlaces), lane); }
-  void fill(int item, int lane) const { arrive(full(item % kPlaces), lane); }
+  void release(int item, int lane) const { arrive(empty(place_of(item)), lane); }
+  void fill(int item, int lane) const { arrive(full(place_of(item)), lane); }
 
  private:
+  static unsigned round_of(int item) { return static_cast<unsigned>(item) / unsigned{kPlaces}; }
   static void arrive(std::uint32_t barrier, int lane) {
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(barrier);

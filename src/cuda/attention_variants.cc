@@ -200,10 +200,11 @@ std::optional<DecodeSpec> decode_spec(const AttentionSpec& attention, int page_s
       page_size == 16 || page_size == 32 || page_size == 64 || page_size == 128 || page_size == 256;
   if (!arch.starts_with("sm_90") || asked_for("generic") || !pages || rows > kMostDecodeRows)
     return {};
+  const int rows_of_pass = rows <= kMostDecodeRows / 2 ? kMostDecodeRows / 2 : kMostDecodeRows;
   const DecodeSpec spec{
       .attention = attention,
-      .box_tokens = std::min(page_size, decode_tile_kv(attention.kv_dtype)),
-      .rows = rows <= kMostDecodeRows / 2 ? kMostDecodeRows / 2 : kMostDecodeRows};
+      .box_tokens = std::min(page_size, decode_tile_kv(attention.kv_dtype, rows_of_pass)),
+      .rows = rows_of_pass};
   if (!decode_takes(spec)) return {};
   return spec;
 }
@@ -218,8 +219,9 @@ std::vector<KernelVariant> all_attention_variants(std::string_view arch) {
 std::vector<KernelVariant> all_decode_variants(std::string_view arch) {
   std::vector<KernelVariant> variants;
   for_each_attention_spec(arch, [&](const AttentionSpec& attention) {
-    for (int page_size = 16; page_size <= decode_tile_kv(attention.kv_dtype); page_size *= 2) {
-      for (const int rows : {kMostDecodeRows / 2, kMostDecodeRows}) {
+    for (const int rows : {kMostDecodeRows / 2, kMostDecodeRows}) {
+      const int most = decode_tile_kv(attention.kv_dtype, rows);
+      for (int page_size = 16; page_size <= most; page_size *= 2) {
         const std::optional<DecodeSpec> spec = decode_spec(attention, page_size, rows, arch);
         if (spec) variants.push_back(variant_of(*spec));
       }

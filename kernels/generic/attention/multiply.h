@@ -120,8 +120,7 @@ struct Multiply {
       ptx::ldmatrix<2, false>(bytes, k + lane % 16 * Config::kKvStride + step * 16);
       HPCATTN_UNROLL
       for (int i = 0; i < 2; ++i) {
-        b[2 * i] = ptx::widen2<kSpec.kv_dtype, Config::kCompute>(bytes[i]);
-        b[2 * i + 1] = ptx::widen2<kSpec.kv_dtype, Config::kCompute>(bytes[i] >> 16);
+        ptx::widen4<kSpec.kv_dtype, Config::kCompute>(bytes[i], b[2 * i], b[2 * i + 1]);
       }
     } else {
       const int token = lane / 16 * 8 + lane % 8;
@@ -137,10 +136,8 @@ struct Multiply {
       ptx::ldmatrix<2, true>(pairs, row + dim_block * 16);
       const std::uint32_t even = ptx::prmt(pairs[0], pairs[1], 0x6420);
       const std::uint32_t odd = ptx::prmt(pairs[0], pairs[1], 0x7531);
-      b[0] = ptx::widen2<kSpec.kv_dtype, Config::kCompute>(even);
-      b[1] = ptx::widen2<kSpec.kv_dtype, Config::kCompute>(even >> 16);
-      b[2] = ptx::widen2<kSpec.kv_dtype, Config::kCompute>(odd);
-      b[3] = ptx::widen2<kSpec.kv_dtype, Config::kCompute>(odd >> 16);
+      ptx::widen4<kSpec.kv_dtype, Config::kCompute>(even, b[0], b[1]);
+      ptx::widen4<kSpec.kv_dtype, Config::kCompute>(odd, b[2], b[3]);
     } else {
       ptx::ldmatrix<4, true>(b, row + dim_block * 32 + lane / 16 * 16);
     }

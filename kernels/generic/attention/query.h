@@ -34,13 +34,19 @@ inline RowInfo row_info(const AttentionParams& p, const plan::Task& task, int ro
   return info;
 }
 
-/// infos[row] for the kRows rows of a tile, those past the task's end seeing nothing.
+/// Of row `i` of a task's rows; those past its end see nothing.
+template <AttentionSpec kSpec>
+inline RowInfo row_info_of(const AttentionParams& p, const plan::Task& task, int i) {
+  const int row = task.row_begin + i;
+  return row < task.row_end ? row_info<kSpec>(p, task, row) : RowInfo{0, 0, 0, 1.0F, 0.0F};
+}
+
+/// infos[row] for the kRows rows of a tile.
 template <AttentionSpec kSpec, int kRows>
 inline void write_row_infos(const AttentionParams& p, const plan::Task& task, RowInfo* infos,
                             int thread) {
   for (int i = thread; i < kRows; i += kAttentionThreads) {
-    const int row = task.row_begin + i;
-    infos[i] = row < task.row_end ? row_info<kSpec>(p, task, row) : RowInfo{0, 0, 0, 1.0F, 0.0F};
+    infos[i] = row_info_of<kSpec>(p, task, i);
   }
 }
 
@@ -62,8 +68,8 @@ inline void load_query_unit(const AttentionParams& p, std::int64_t element,
       }
     }
     HPCATTN_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      pairs[i] = ptx::widen2<kSpec.q_dtype, kCompute>(bytes[i / 2] >> (i % 2 * 16));
+    for (int i = 0; i < 2; ++i) {
+      ptx::widen4<kSpec.q_dtype, kCompute>(bytes[i], pairs[2 * i], pairs[2 * i + 1]);
     }
   } else {
     const auto* source = static_cast<const std::uint16_t*>(p.q) + element;

@@ -26,18 +26,21 @@ struct DecodeLayout {
   static constexpr int kAlignment = 1024;
   static constexpr int kStagedRows = 8;  // of the output, on their way out
   static constexpr int kQueuedPasses = 2;
+  static constexpr int kPassBytes = static_cast<int>(sizeof(plan::Task)) + 16;
   /// Just more than a third of a multiprocessor's: two ctas are on each, as the grid has them.
   static constexpr int kLeastShared = 78'000;
 
   int tile_kv = 0;  // KV tokens of a slot
   int slot_bytes = 0;
   int slots = 0;
-  // Shared memory: row infos | a float of each warp and row | a float of each row | state | passes
-  // | q | P, and after the last tile some rows of the output | slots | barriers.
+  // Shared memory: row infos | a float of each warp and row | a float of each row | passes | boxes
+  // of the slots | a flag | q | P of two tiles, and after the last tile some rows of the output |
+  // slots | barriers.
   int of_warps_offset = 0;
   int of_rows_offset = 0;
-  int state_offset = 0;
   int passes_offset = 0;
+  int boxes_offset = 0;
+  int flag_offset = 0;
   int q_offset = 0;
   int p_offset = 0;
   int p_stride = 0;       // bytes of a row
@@ -45,35 +48,41 @@ struct DecodeLayout {
   int slots_offset = 0;   // a multiple of kAlignment
   int barriers_offset = 0;
   int shared_bytes = 0;
+
+  constexpr int p_bytes(int rows) const { return rows * p_stride; }  // of one tile
 };
 
-/// KV tokens of a slot: as many bytes with fp8 as without.
-constexpr int decode_tile_kv(DType kv_dtype) { return size_bytes(kv_dtype) == 1 ? 128 : 64; }
+/// KV tokens of a slot: as many bytes with fp8 as without, but where 32 rows leave no registers for
+/// so many scores.
+constexpr int decode_tile_kv(DType kv_dtype, int rows) {
+  return size_bytes(kv_dtype) == 1 && rows <= 16 ? 128 : 64;
+}
 
 constexpr DecodeLayout decode_layout(const DecodeSpec& spec) {
   const int head_dim = spec.attention.head_dim;
   DecodeLayout layout;
   const auto element = static_cast<int>(size_bytes(spec.attention.kv_dtype));
-  layout.tile_kv = decode_tile_kv(spec.attention.kv_dtype);
+  layout.tile_kv = decode_tile_kv(spec.attention.kv_dtype, spec.rows);
   layout.slot_bytes = layout.tile_kv * head_dim * element;
   const auto aligned = [](int bytes, int unit) { return (bytes + unit - 1) / unit * unit; };
   layout.of_warps_offset = aligned(spec.rows * static_cast<int>(sizeof(RowInfo)), 16);
   layout.of_rows_offset = layout.of_warps_offset + kAttentionWarps * spec.rows * 4;
-  layout.state_offset = layout.of_rows_offset + spec.rows * 4;
-  layout.passes_offset = layout.state_offset + 16;
-  layout.q_offset =
-      layout.passes_offset + DecodeLayout::kQueuedPasses * static_cast<int>(sizeof(plan::Task));
+  layout.passes_offset = layout.of_rows_offset + spec.rows * 4;
+  layout.boxes_offset =
+      layout.passes_offset + DecodeLayout::kQueuedPasses * DecodeLayout::kPassBytes;
+  layout.flag_offset = layout.boxes_offset + DecodeLayout::kMaxSlots * 4;
+  layout.q_offset = layout.flag_offset + 16;
   layout.p_offset = layout.q_offset + spec.rows * padded_row_bytes(head_dim * 2);
   layout.p_stride = padded_row_bytes(layout.tile_kv * 2);
   layout.staged_stride = head_dim + 4;  // lanes that store dims of four rows hit unlike banks
-  const int p_bytes = spec.rows * layout.p_stride;
+  const int p_bytes = 2 * layout.p_bytes(spec.rows);
   const int staged_bytes = DecodeLayout::kStagedRows * layout.staged_stride * 4;
   layout.slots_offset = aligned(layout.p_offset + (p_bytes > staged_bytes ? p_bytes : staged_bytes),
                                 DecodeLayout::kAlignment);
   constexpr int kBarrierBytes = 2 * (DecodeLayout::kMaxSlots + DecodeLayout::kQueuedPasses) * 8;
   const int room = spec.attention.shared_budget - kBarrierBytes - layout.slots_offset;
-  // Longer rings are no faster: they only spread the reads over more pages of memory.
-  const int ring = (head_dim <= 128 ? 48 : 96) * 1024;
+  // K of the next tile is used before V of this one: two slots are held, the others under way.
+  const int ring = (head_dim <= 128 ? 64 : 96) * 1024;
   layout.slots = (room < ring ? room : ring) / layout.slot_bytes;
   if (layout.slots > DecodeLayout::kMaxSlots) layout.slots = DecodeLayout::kMaxSlots;
   layout.barriers_offset = layout.slots_offset + layout.slots * layout.slot_bytes;

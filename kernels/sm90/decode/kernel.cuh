@@ -13,13 +13,15 @@ namespace hpcattn {
 
 /// A pass of half of kSpec.rows where they are enough.
 template <DecodeSpec kSpec>
-inline int run_pass_of_rows(const DecodeParams& params, const Pass& pass,
-                            const DecodeShared<kSpec>& shared, const DecodeRing<kSpec>& ring,
-                            int item) {
+inline void run_pass_of_rows(const DecodeParams& params, const Pass& pass,
+                             const DecodeShared<kSpec>& shared) {
   constexpr int kMost = kSpec.rows / 8;
   const int rows = pass.task.row_end - pass.task.row_begin;
-  return rows <= kSpec.rows / 2 ? run_pass<kSpec, kMost / 2>(params, pass, shared, ring, item)
-                                : run_pass<kSpec, kMost>(params, pass, shared, ring, item);
+  if (rows <= kSpec.rows / 2) {
+    run_pass<kSpec, kMost / 2>(params, pass, shared);
+  } else {
+    run_pass<kSpec, kMost>(params, pass, shared);
+  }
 }
 
 template <DecodeSpec kSpec>
@@ -28,42 +30,32 @@ inline void decode(const DecodeParams& params) {
   // The copy engine's swizzle counts from multiples of 1024 bytes.
   extern __shared__ __align__(1024) char shared[];
   const AttentionParams& p = params.attention;
-  const DecodeRing<kSpec> ring(ptx::shared_address(shared));
-  const PassQueue<kSpec> queue(shared);
-  if (threadIdx.x == 0) {
-    ring.init();
-    queue.init();
-    ptx::fence_mbarrier_init();
-  }
+  const DecodeShared<kSpec> parts{shared};
+  if (threadIdx.x == 0) parts.init();
   ptx::wait_for_kernel_before();
   ptx::let_next_kernel_begin();
   const bool loads = threadIdx.x >= kAttentionThreads;
-  // Under way with the header, if the tensor has that place.
-  plan::Task task{};
-  if (loads && p.layout.holds(std::int64_t{blockIdx.x} + 1, 0)) {
-    task = load_task(p, static_cast<int>(blockIdx.x));
-  }
+  const plan::Task first = loads ? load_first_task(p) : plan::Task{};
   if (!plan_fits(p, p.fault)) return;
   __syncthreads();
 
+  const auto lane = static_cast<int>(threadIdx.x) % 32;
   if (loads) {
-    const auto lane = static_cast<int>(threadIdx.x) % 32;
-    load_tasks<kSpec>(params, task, ring, queue, lane);
+    load_tasks<kSpec>(params, first, parts, lane);
     write_padding<kHeadDim, 32>(p, lane);
     return;
   }
-  const DecodeShared<kSpec> parts{shared};
-  int item = 0;
   for (int i = 0;; ++i) {
-    const Pass& pass = queue.receive(i);
+    parts.passes().wait_full(i);
+    const Pass& pass = parts.pass(i);
     if (pass.is_end()) return;
-    item = run_pass_of_rows(params, pass, parts, ring, item);
-    if (pass.task.partial >= 0 && pass.is_last()) {
-      join_partials<kHeadDim, kAttentionThreads>(p, pass.task, &parts.state().last_arrived,
-                                                 ptx::thread_index_here(),
+    run_pass_of_rows(params, pass, parts);
+    if (pass.task.partial >= 0 && pass.is_last != 0) {
+      join_partials<kHeadDim, kAttentionThreads>(p, pass.task, parts.last_arrived(),
+                                                 static_cast<int>(threadIdx.x),
                                                  [] { sync_computing(); });
     }
-    queue.release(i, ptx::thread_index_here() % 32);
+    parts.passes().release(i, lane);
   }
 }
 

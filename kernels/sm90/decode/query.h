@@ -9,11 +9,11 @@
 
 namespace hpcattn {
 
-/// Row `i` of a bfloat16 q as float16, by eight neighbouring lanes of which this is `part`; the
-/// row's factor takes the scale.
+/// Row `i` of a bfloat16 q as float16, by eight neighbouring lanes of which this is `part`. Returns
+/// the scale, which the row's factor takes.
 template <DecodeSpec kSpec>
-inline void store_scaled_row(const AttentionParams& p, const plan::Task& task, char* q_smem,
-                             RowInfo* infos, int i, int part) {
+inline float store_scaled_row(const AttentionParams& p, const plan::Task& task, char* q_smem,
+                              int i, int part) {
   constexpr AttentionSpec kAttention = kSpec.attention;
   constexpr int kParts = 8;
   constexpr int kUnits = kAttention.head_dim / 8 / kParts;  // of eight elements
@@ -42,7 +42,6 @@ inline void store_scaled_row(const AttentionParams& p, const plan::Task& task, c
   const float clamped = fminf(fmaxf(largest, 1e-30F), 1e30F);
   const unsigned exponent = __float_as_uint(clamped) & 0x7f800000U;
   const float inverse = __uint_as_float(0x7f000000U - exponent) * 1024.0F;
-  if (part == 0) infos[i].factor *= __uint_as_float(exponent) * (1.0F / 1024.0F);
   HPCATTN_UNROLL
   for (int j = 0; j < kUnits; ++j) {
     HPCATTN_UNROLL
@@ -54,24 +53,30 @@ inline void store_scaled_row(const AttentionParams& p, const plan::Task& task, c
     store_query_unit<kAttention>(pairs[j], part + j * kParts,
                                  q_smem + i * DecodeMath<kSpec>::kQueryStride);
   }
+  return __uint_as_float(exponent) * (1.0F / 1024.0F);
 }
 
-/// 8 * kRowTiles rows of the pass to `q_smem`, kQueryStride bytes apart; zeros where a row is not
-/// there. `infos` were written by all threads before.
+/// What each of the pass's rows sees to `infos`, and 8 * kRowTiles rows of q to `q_smem`,
+/// kQueryStride bytes apart; zeros where a row is not there.
 template <DecodeSpec kSpec, int kRowTiles>
-inline void store_decode_query(const AttentionParams& p, const plan::Task& task, char* q_smem,
-                               RowInfo* infos, int thread) {
+inline void prepare_rows(const AttentionParams& p, const plan::Task& task, char* q_smem,
+                         RowInfo* infos, int thread) {
   constexpr AttentionSpec kAttention = kSpec.attention;
   static_assert(DecodeMath<kSpec>::kQueryStride == AttentionConfig<kAttention>::kQStride);
   // Threads are dealt out to 16 rows.
   constexpr int kRows = kRowTiles == 1 ? 16 : 8 * kRowTiles;
   static_assert(kRows <= kSpec.rows);
   if constexpr (!is_fp8(kAttention.kv_dtype) || kAttention.q_dtype != DType::kBFloat16) {
+    write_row_infos<kAttention, kRows>(p, task, infos, thread);
     store_query<kAttention, kRows>(p, task, q_smem, thread);
   } else {
     HPCATTN_NO_UNROLL
     for (int first = 0; first < kRows; first += 16) {
-      store_scaled_row<kSpec>(p, task, q_smem, infos, first + thread / 8, thread % 8);
+      const int i = first + thread / 8;
+      const float scale = store_scaled_row<kSpec>(p, task, q_smem, i, thread % 8);
+      if (thread % 8 != 0) continue;
+      infos[i] = row_info_of<kAttention>(p, task, i);
+      infos[i].factor *= scale;
     }
   }
 }

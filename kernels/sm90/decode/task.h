@@ -8,9 +8,8 @@
 #include "kernels/sm90/decode/multiply.h"
 #include "kernels/sm90/decode/params.h"
 #include "kernels/sm90/decode/query.h"
-#include "kernels/sm90/decode/ring.h"
+#include "kernels/sm90/decode/shared.h"
 #include "kernels/sm90/decode/softmax.h"
-#include "kernels/sm90/decode/tasks.h"
 
 namespace hpcattn {
 
@@ -18,41 +17,20 @@ namespace hpcattn {
 inline constexpr int kComputeBarrier = 1;
 inline void sync_computing() { ptx::barrier_sync(kComputeBarrier, kAttentionThreads); }
 
-struct JoinState {
-  int last_arrived;  // this cta's partial was the last of its combine
-};
-
-/// What the warps that compute share, beside the ring.
-template <DecodeSpec kSpec>
-struct DecodeShared {
-  static constexpr DecodeLayout kLayout = decode_layout(kSpec);
-  char* base;
-
-  RowInfo* infos() const { return reinterpret_cast<RowInfo*>(base); }
-  float* of_warp(int warp) const {
-    return reinterpret_cast<float*>(base + kLayout.of_warps_offset) + warp * kSpec.rows;
-  }
-  float* references() const { return reinterpret_cast<float*>(base + kLayout.of_rows_offset); }
-  JoinState& state() const { return *reinterpret_cast<JoinState*>(base + kLayout.state_offset); }
-  char* q() const { return base + kLayout.q_offset; }
-  char* p() const { return base + kLayout.p_offset; }
-  float* staged(int row) const {
-    return reinterpret_cast<float*>(p()) + row * kLayout.staged_stride;
-  }
-};
-
 /// Rows of V of tokens that no row sees become zeros: 0 times what lies there may be NaN. A warp
 /// clears a quarter of the tokens.
-template <typename Products>
+template <DecodeSpec kSpec, int kWarpTokens>
 inline void clear_dead_values(std::uint32_t slot, int first_token, int lane, unsigned live_tokens) {
-  using Line = typename Products::Line;
-  constexpr int kUnits = Products::Math::kRowBytes / 16;
+  using Place = SlotPlace<kSpec>;
+  constexpr int kUnits = Place::kRowBytes / 16;
   HPCATTN_NO_UNROLL
-  for (int i = lane; i < Products::kWarpTokens * kUnits; i += 32) {
-    const int token = i / kUnits;
-    if (live_tokens >> token & 1U) continue;
-    ptx::clear_shared_16(Line(slot, first_token + token).unit(i % kUnits));
+  for (int i = lane; i < kWarpTokens * kUnits; i += 32) {
+    const int token = first_token + i / kUnits;
+    if (live_tokens >> (i / kUnits) & 1U) continue;
+    ptx::clear_shared_16(slot + Place::of_token(token) + Place::of_unit(i % kUnits, token));
   }
+  // The copy engine writes there next, after these ordinary stores.
+  ptx::fence_async_shared();
 }
 
 /// P of fp8 pages is of float16 (multiply.h).
@@ -66,12 +44,13 @@ inline void store_pass(const TaskOutput& target,
                        PassSoftmax<kSpec, kRowTiles>& softmax, const DecodeShared<kSpec>& shared,
                        int thread) {
   using Products = DecodeProducts<kSpec, kRowTiles>;
-  constexpr int kDims = kSpec.attention.head_dim;
   constexpr int kThreadsPerRow = kAttentionThreads / DecodeLayout::kStagedRows;
+  constexpr int kPairs = kSpec.attention.head_dim / 2 / kThreadsPerRow;
   const int warp = thread / 32;
   const int lane = thread % 32;
   const int row = thread / kThreadsPerRow;
   const int first = thread % kThreadsPerRow;
+  const auto dim_of = [first](int pair) { return 2 * (first + pair * kThreadsPerRow); };
   sync_computing();  // P was read, and the maxima were
   softmax.store(shared.of_warp(warp), shared.references(), lane);
   HPCATTN_UNROLL
@@ -89,89 +68,110 @@ inline void store_pass(const TaskOutput& target,
       float sum = 0.0F;
       HPCATTN_UNROLL
       for (int w = 0; w < kAttentionWarps; ++w) sum += shared.of_warp(w)[i];
+      float2 pairs[kPairs];
+      HPCATTN_UNROLL
+      for (int pair = 0; pair < kPairs; ++pair) {
+        pairs[pair] = *reinterpret_cast<const float2*>(shared.staged(row) + dim_of(pair));
+      }
       const RowResult result = target.finish(i, shared.references()[i], sum, first == 0);
       target.store(i, result.factor, [&](const auto& visit) {
-        const float* const staged = shared.staged(row);
-        for (int dim = 2 * first; dim < kDims; dim += 2 * kThreadsPerRow) {
-          const auto pair = *reinterpret_cast<const float2*>(staged + dim);
-          visit(dim, pair.x, pair.y);
-        }
+        HPCATTN_UNROLL
+        for (int pair = 0; pair < kPairs; ++pair) visit(dim_of(pair), pairs[pair].x, pairs[pair].y);
       });
     }
     sync_computing();
   }
 }
 
-/// One pass of up to 8 * kRowTiles rows over K and V; it lies in shared memory, since the mainloop
-/// has no registers for it. Called by the four warps that compute; returns the ring's next item.
+/// One pass of up to 8 * kRowTiles rows over K and V. Called by the four warps that compute.
 template <DecodeSpec kSpec, int kRowTiles>
-inline int run_pass(const DecodeParams& params, const Pass& pass, const DecodeShared<kSpec>& shared,
-                    const DecodeRing<kSpec>& ring, int item) {
+inline void run_pass(const DecodeParams& params, const Pass& pass,
+                     const DecodeShared<kSpec>& shared) {
   constexpr AttentionSpec kAttention = kSpec.attention;
   using Products = DecodeProducts<kSpec, kRowTiles>;
-  constexpr int kTileKv = DecodeRing<kSpec>::kLayout.tile_kv;
+  constexpr int kTileKv = DecodeShared<kSpec>::kLayout.tile_kv;
   constexpr int kWarpTokens = Products::kWarpTokens;
   constexpr unsigned kAllTokens = 0xffffffffU >> (32 - kWarpTokens);
+  constexpr unsigned kAllBoxes = 0xffffffffU >> (32 - kTileKv / kSpec.box_tokens);
   const AttentionParams& p = params.attention;
   const plan::Task& task = pass.task;
+  const auto slots = shared.slots();
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int warp = ptx::warp_uniform(thread / 32);
+  const int lane = thread % 32;
 
-  // Read anew in each part of a tile: what follows from them would be kept for all of them, and
-  // take registers that are not there.
-  const auto warp_here = [] { return ptx::thread_index_here() / 32; };
-  const auto lane_here = [] { return ptx::thread_index_here() % 32; };
-  // Of this warp, in each tile.
-  const auto first_token_here = [&] { return warp_here() * kWarpTokens; };
-  const int thread = ptx::thread_index_here();
-  write_row_infos<kAttention, 8 * kRowTiles>(p, task, shared.infos(), thread);
+  prepare_rows<kSpec, kRowTiles>(p, task, shared.q(), shared.infos(), thread);
   sync_computing();
-  store_decode_query<kSpec, kRowTiles>(p, task, shared.q(), shared.infos(), thread);
-  sync_computing();
-  const std::uint32_t q_smem = ptx::shared_address(shared.q());
-  const std::uint32_t p_smem = ptx::shared_address(shared.p());
-
-  // Whether this lane's token of a tile is live: inside of the task, on a page that exists.
-  const auto is_live = [&](int tile) {
-    const int token = tile * kTileKv + first_token_here() + lane_here() % kWarpTokens;
-    if (token < task.kv_begin || token >= task.kv_end) return false;
-    const std::int32_t* const table = p.page_table + task.request * p.table_request;
-    return table[p.page_size.divide(token) * p.table_page] >= 0;
-  };
+  const PassRows<kAttention, kRowTiles> rows(shared.infos(), task.row_end - task.row_begin, lane);
+  using Layout = DecodeShared<kSpec>;
+  const Products products(shared.address(Layout::kLayout.q_offset),
+                          shared.address(Layout::kLayout.p_offset), warp, lane);
+  PassSoftmax<kSpec, kRowTiles> softmax;
   typename Products::Output output;
   Products::clear(output);
-  PassSoftmax<kSpec, kRowTiles> softmax;
-  const TileRange<kTileKv> tiles(task);
-  bool next_live = is_live(tiles.begin);
-  for (int tile = tiles.begin; tile < tiles.end; ++tile) {
-    const unsigned live_tokens = __ballot_sync(0xffffffffU, next_live) & kAllTokens;
-    next_live = is_live(tile + 1);  // one tile ahead of its use
-    ring.wait_full(item);
-    typename Products::Scores scores;
-    Products::keys_query(scores, q_smem, ring.slot_address(item), first_token_here(), lane_here());
-    ring.release(item++, lane_here());
-    mask_pass<kAttention, Products>(scores, shared.infos(), tile * kTileKv + first_token_here(),
-                                    live_tokens, lane_here(), p.softcap);
-    softmax.store_maxima(scores, shared.of_warp(warp_here()), lane_here());
-    sync_computing();
-    float rescale[kRowTiles][2];
-    const bool moved =
-        softmax.template update<kSpec.rows>(scores, rescale, shared.of_warp(0), lane_here());
-    if (moved) Products::rescale(output, rescale);
-    Products::store_probabilities(scores, p_smem, first_token_here(), lane_here());
 
-    ring.wait_full(item);
-    const std::uint32_t v = ring.slot_address(item);
-    if (live_tokens != kAllTokens) {
-      clear_dead_values<Products>(v, first_token_here(), lane_here(), live_tokens);
-      // The copy engine writes there next, after these ordinary stores.
-      ptx::fence_async_shared();
+  int item = pass.item;
+  typename Products::Scores scores;
+  unsigned boxes = 0;
+  const auto multiply_keys = [&] {
+    slots.wait_full(item);
+    boxes = shared.boxes(item);
+    products.keys_query(scores, shared.slot_address(item));
+    slots.release(item++, lane);
+  };
+  const TileRange<kTileKv> tiles(task);
+  if (tiles.begin < tiles.end) multiply_keys();
+  for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+    const int token = tile * kTileKv + warp * kWarpTokens;  // this warp's first
+    if constexpr (kAttention.softcap || kAttention.alibi) {
+      transform_pass<kAttention, Products>(scores, rows, token, p.softcap);
     }
-    sync_computing();
-    Products::values_probabilities(output, p_smem, v, warp_here(), lane_here());
-    ring.release(item++, lane_here());
+    unsigned live_tokens = kAllTokens;
+    if (boxes != kAllBoxes || tile * kTileKv < rows.plain_begin ||
+        (tile + 1) * kTileKv > rows.plain_end) {
+      const int mine = token + lane % kWarpTokens;
+      const int box = (warp * kWarpTokens + lane % kWarpTokens) / kSpec.box_tokens;
+      const bool live = mine >= task.kv_begin && mine < task.kv_end && (boxes >> box & 1U) != 0;
+      live_tokens = __ballot_sync(0xffffffffU, live) & kAllTokens;
+      mask_pass<Products>(scores, rows, token, live_tokens);
+    }
+    // Most often the shifts still do, and the warps need not agree on them before P.
+    const bool starts = tile == tiles.begin;
+    bool exceeded = false;
+    PassSoftmax<kSpec, kRowTiles> after = softmax;
+    const auto store_probabilities = [&] {
+      after = softmax;
+      products.store_probabilities(scores, tile, [&](int r, int e, float score) {
+        return after.probability(rows, r, e, score);
+      });
+    };
+    if (!starts) {
+      exceeded = softmax.exceeded(scores, rows);
+      store_probabilities();
+    }
+    if (live_tokens != kAllTokens) {
+      const int values = tile + 1 < tiles.end ? item + 1 : item;
+      slots.wait_full(values);
+      clear_dead_values<kSpec, kWarpTokens>(shared.slot_address(values), warp * kWarpTokens, lane,
+                                            live_tokens);
+    }
+    if (starts || ptx::barrier_any(kComputeBarrier, kAttentionThreads, exceeded)) {
+      float rescale[kRowTiles][2];
+      softmax.template move<kSpec.rows>(scores, rescale, rows, shared.of_warp(0), warp,
+                                        [] { sync_computing(); });
+      Products::rescale(output, rescale);
+      store_probabilities();
+      sync_computing();
+    }
+    softmax = after;
+    // The next tile's scores are under way while P is multiplied.
+    if (tile + 1 < tiles.end) multiply_keys();
+    slots.wait_full(item);
+    products.values_probabilities(output, tile, shared.slot_address(item));
+    slots.release(item++, lane);
   }
   store_pass<kSpec, kRowTiles>(TaskOutput(p, task, kAttention.head_dim), output, softmax, shared,
-                               ptx::thread_index_here());
-  return item;
+                               thread);
 }
 
 }  // namespace hpcattn

@@ -45,11 +45,11 @@ struct PrefillShared {
   }
 
   std::uint32_t slot_address(int item) const {
-    return address(kLayout.slots_offset) + item % kLayout.slots * kLayout.slot_bytes;
+    return address(kLayout.slots_offset) + Slots::place_of(item) * kLayout.slot_bytes;
   }
   /// Bit i: box i of the tile was copied. Of K's slot.
   std::uint32_t& boxes(int item) const {
-    return reinterpret_cast<std::uint32_t*>(base + kLayout.boxes_offset)[item % kLayout.slots];
+    return reinterpret_cast<std::uint32_t*>(base + kLayout.boxes_offset)[Slots::place_of(item)];
   }
   /// Of a cta's tasks the one of this number.
   char* q(int number) const { return base + number % kLayout.queries * kLayout.q_bytes; }

@@ -70,6 +70,9 @@ inline void mbarrier_wait(std::uint32_t barrier, int parity) {
 inline void fence_async_shared() {}
 
 inline void barrier_sync(int id, int threads) { emulator::machine->barrier(id, threads, false); }
+inline bool barrier_any(int id, int threads, bool vote) {
+  return emulator::machine->barrier(id, threads, vote) != 0;
+}
 inline void barrier_arrive(int id, int threads) { emulator::machine->barrier_arrive(id, threads); }
 
 }  // namespace hpcattn::ptx

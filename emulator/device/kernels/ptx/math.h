@@ -25,7 +25,7 @@ inline std::uint32_t prmt(std::uint32_t a, std::uint32_t b, std::uint32_t select
 
 /// Below sm_89 a NaN of e4m3 comes out as 480 here too.
 template <DType kFrom, DType kTo>
-inline std::uint32_t widen2(std::uint32_t bytes) {
+inline void widen4(std::uint32_t bytes, std::uint32_t& low, std::uint32_t& high) {
   const auto widen = [](std::uint32_t code) {
 #if __CUDA_ARCH__ < 890
     constexpr bool kBits = true;
@@ -38,7 +38,8 @@ inline std::uint32_t widen2(std::uint32_t bytes) {
     }
     return emulator::encode_number(kTo, value, false);
   };
-  return widen(bytes & 0xffU) | widen(bytes >> 8 & 0xffU) << 16;
+  low = widen(bytes & 0xffU) | widen(bytes >> 8 & 0xffU) << 16;
+  high = widen(bytes >> 16 & 0xffU) | widen(bytes >> 24) << 16;
 }
 
 }  // namespace hpcattn::ptx

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tasks of a cta, claimed by one warp for the others.
+#pragma once
+
+#include "kernels/generic/attention/claims.h"
+#include "kernels/generic/attention/load_task.h"
+
+namespace hpcattn {
+
+/// The task of the cta's number, if the tensor has that place: read before it is known whether the
+/// plan has so many, so that it is under way with the header.
+inline plan::Task load_first_task(const AttentionParams& p) {
+  const auto cta = static_cast<int>(blockIdx.x);
+  plan::Task task{};
+  if (p.layout.holds(std::int64_t{cta} + 1, 0)) task = load_task(p, cta);
+  return task;
+}
+
+/// Calls body(task, before_last) for each task of this cta, by all lanes of one warp; `task` is
+/// the first. Before the copies of a task's last tile comes before_last(), which claims the next:
+/// so that the claim is there when they are under way, and no earlier than that.
+template <typename Body>
+inline void for_each_task(const AttentionParams& p, plan::Task task, int lane, const Body& body) {
+  int index = first_task(p);
+  while (index != kNoTask) {
+    Ticket ticket = 0;
+    bool taken = false;
+    const auto take = [&] {
+      if (lane == 0) ticket = take_ticket(p);
+      taken = true;
+    };
+    body(task, take);
+    if (!taken) take();  // the task has no tile
+    index = lane == 0 ? next_task(p, ticket) : 0;
+    index = __shfl_sync(0xffffffffU, index, 0);
+    if (index != kNoTask) task = load_task(p, index);
+  }
+}
+
+}  // namespace hpcattn

@@ -235,8 +235,8 @@ FAULTS = (
     Fault(
         "decode: first head's pages for all",
         _DECODE + "load.h",
-        "0, place, 0, task.kv_head, page",
-        "0, place, 0, 0, page",
+        "0, place, 0, task.kv_head, from",
+        "0, place, 0, 0, from",
     ),
     Fault(
         "decode: K copied for V",

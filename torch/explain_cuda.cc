@@ -28,6 +28,14 @@ std::string_view text_of(cuda::CubinPlace place) {
   return "unknown";
 }
 
+/// 90 -> "sm_90a"
+std::string arch_of(const char* op, std::int64_t capability) {
+  cuda::DeviceInfo device;
+  device.major = int_of(op, "capability", capability / 10);
+  device.minor = int_of(op, "capability", capability % 10);
+  return cuda::arch_of(device);
+}
+
 /// What a call launches whose requests have `rows` rows a KV head on average: the plan, attention.
 std::string call_kernels(std::int64_t num_q_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
                          std::int64_t page_size, ScalarType q_dtype, ScalarType kv_dtype,
@@ -37,10 +45,7 @@ std::string call_kernels(std::int64_t num_q_heads, std::int64_t num_kv_heads, st
   return run([&] {
     const AttentionGroup group = group_of(kOp, num_q_heads, num_kv_heads, head_dim, page_size,
                                           q_dtype, kv_dtype, true, std::nullopt);
-    cuda::DeviceInfo device;
-    device.major = int_of(kOp, "capability", capability / 10);
-    device.minor = int_of(kOp, "capability", capability % 10);
-    const std::string arch = cuda::arch_of(device);
+    const std::string arch = arch_of(kOp, capability);
     const cuda::AttentionFeatures features{.softcap = softcap, .alibi = alibi};
     const AttentionSpec spec = cuda::attention_spec(group, features, cuda::shared_budget(arch));
     std::optional<DecodeSpec> decode;
@@ -77,16 +82,16 @@ std::vector<std::int32_t> int32s(const std::vector<std::int64_t>& values, const 
 
 /// Tasks as plan_tasks() shows them, in the order that ctas claim them.
 std::string plan_preview(std::vector<std::int64_t> cu_seqlens_q, std::vector<std::int64_t> kv_lens,
-                         std::int64_t num_sms, std::int64_t num_q_heads, std::int64_t num_kv_heads,
-                         std::int64_t head_dim, std::int64_t page_size, ScalarType q_dtype,
-                         ScalarType kv_dtype, bool causal, std::optional<std::int64_t> window,
-                         std::int64_t fixed_split) {
+                         std::int64_t num_sms, std::int64_t capability, std::int64_t num_q_heads,
+                         std::int64_t num_kv_heads, std::int64_t head_dim, std::int64_t page_size,
+                         ScalarType q_dtype, ScalarType kv_dtype, bool causal,
+                         std::optional<std::int64_t> window, std::int64_t fixed_split) {
   return run([&] {
     const AttentionGroup group = group_of("plan_preview", num_q_heads, num_kv_heads, head_dim,
                                           page_size, q_dtype, kv_dtype, causal, window);
     const cuda::PlanPreview plan =
         cuda::preview_plan(group, int32s(cu_seqlens_q, "cu_seqlens_q"), int32s(kv_lens, "kv_lens"),
-                           fixed_split, num_sms);
+                           fixed_split, arch_of("plan_preview", capability), num_sms);
     std::string tasks;
     std::int64_t longest = 0;
     std::int64_t total = 0;
@@ -120,8 +125,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(hpcattn, library) {
       "ScalarType q_dtype, ScalarType kv_dtype, bool softcap, bool alibi, int fixed_split, "
       "int rows, int capability) -> str");
   library.def(
-      "plan_preview(int[] cu_seqlens_q, int[] kv_lens, *, int num_sms, int num_q_heads, "
-      "int num_kv_heads, int head_dim, int page_size, ScalarType q_dtype, ScalarType kv_dtype, "
+      "plan_preview(int[] cu_seqlens_q, int[] kv_lens, *, int num_sms, int capability, "
+      "int num_q_heads, int num_kv_heads, int head_dim, int page_size, ScalarType q_dtype, ScalarType kv_dtype, "
       "bool causal, int? window=None, int fixed_split=0) -> str");
 }
 

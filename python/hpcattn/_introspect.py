@@ -128,10 +128,13 @@ def plan_preview(
     kv_lens: list[int],
     *,
     num_sms: int,
+    capability: int = 90,
     fixed_split: int = 0,
     **group: Any,
 ) -> PlanPreview:
     """The plan of a GPU of so many multiprocessors, which need not be there.
+
+    `capability` is 90 for 9.0: which kernel computes, and so what its tiles cost, follows from it.
 
     Raises:
         ValueError: The lengths are none of a batch, or no plan holds their tasks.
@@ -142,6 +145,7 @@ def plan_preview(
             cu_seqlens_q,
             kv_lens,
             num_sms=num_sms,
+            capability=capability,
             fixed_split=fixed_split,
             **group,
         )

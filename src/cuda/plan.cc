@@ -6,6 +6,7 @@
 #include "kernels/plan/params.h"
 #include "src/common/check.h"
 #include "src/common/counter.h"
+#include "src/cuda/attention.h"
 #include "src/cuda/device_checks.h"
 #include "src/cuda/kernel_table.h"
 #include "src/ops/check_tensor.h"
@@ -49,6 +50,20 @@ std::vector<KernelVariant> all_plan_variants() {
 
 int plan_workers(int device) { return device_info(device).num_sms * plan::kCtasPerSm; }
 
+plan::PrefillCrew prefill_crew(const AttentionGroup& group, std::int64_t fixed_split,
+                               std::string_view arch, int num_sms) {
+  const int head_dim = std::min(group.head_dim, 4096);
+  plan::PrefillCrew crew{
+      .num_workers = num_sms,
+      .costs = plan::prefill_costs(head_dim, static_cast<int>(size_bytes(group.kv_dtype)))};
+  if (group.q_dtype == DType::kFloat32) return crew;  // no GPU kernel's
+  const PrefillSpec spec = prefill_spec(group, {}, attention_device(arch).most_shared);
+  for (const int rows : {kMostDecodeRows, 0}) {
+    if (prefill_is_chosen(spec, rows + 1, fixed_split, arch)) crew.more_rows_than = rows;
+  }
+  return crew;
+}
+
 plan::PlanShape plan_shape(const AttentionGroup& group, std::int64_t fixed_split) {
   // No kernel takes a longer head; the costs of one would pass int32.
   const int head_dim = std::min(group.head_dim, 4096);
@@ -86,6 +101,8 @@ void make_plan(const PlanArgs& args, KvLens kv_lens, const Execution& execution)
   in.shape = plan_shape(args.group, args.fixed_split);
   in.layout = {.num_requests = in.lengths.num_requests, .words = args.plan.size(0)};
   in.num_workers = plan_workers(device);
+  const DeviceInfo& info = device_info(device);
+  in.prefill = prefill_crew(args.group, args.fixed_split, arch_of(info), info.num_sms);
   in.plan = args.plan.data_as<std::int32_t>();
   in.header = plan::header_of(args.group, args.fixed_split);
   params.faults = static_cast<Fault*>(fault_mailbox(device));
@@ -101,7 +118,7 @@ void make_plan(const PlanArgs& args, KvLens kv_lens, const Execution& execution)
       table.get(device, plan_spec(), [](const PlanSpec& spec) { return variant_of(spec); });
   const DeviceGuard guard(device);
   launch(kernel, {1, 1, 1}, execution, params,
-         /*programmatic=*/device_info(device).major >= 9);
+         /*programmatic=*/info.major >= 9);
   static Counter launches("cuda/plan");
   launches.add();
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "hpcattn/plan.h"
@@ -22,6 +23,10 @@ std::vector<KernelVariant> all_plan_variants();
 
 /// Workers of a plan of this device: the ctas that an attention kernel is launched with.
 int plan_workers(int device);
+
+/// Who computes calls of many rows on a GPU of so many multiprocessors.
+plan::PrefillCrew prefill_crew(const AttentionGroup& group, std::int64_t fixed_split,
+                               std::string_view arch, int num_sms);
 
 plan::PlanShape plan_shape(const AttentionGroup& group, std::int64_t fixed_split);
 

@@ -28,10 +28,10 @@ void fill(const plan::BalanceInput& in) {
         " tasks are more than a plan holds. Cut the batch, or take a longer fixed_split.");
 }
 
-std::int64_t cost_of(const plan::PlanShape& shape, const plan::Task& task) {
+std::int64_t cost_of(const plan::PlanShape& shape, const plan::TileCosts& costs,
+                     const plan::Task& task) {
   const bool wide = std::int64_t{task.num_tokens} * shape.group > shape.rows.narrow;
-  return plan::RowTile{.kv_begin = task.kv_begin, .kv_end = task.kv_end, .wide = wide}.cost(
-      shape.costs);
+  return plan::RowTile{.kv_begin = task.kv_begin, .kv_end = task.kv_end, .wide = wide}.cost(costs);
 }
 
 /// Adds up the tiles of all heads before any cut.
@@ -53,7 +53,7 @@ void count_tiles(const plan::PlanShape& shape, std::span<const std::int32_t> cu_
 
 PlanPreview preview_plan(const AttentionGroup& group, std::span<const std::int32_t> cu_seqlens_q,
                          std::span<const std::int32_t> kv_lens, std::int64_t fixed_split,
-                         std::int64_t num_sms) {
+                         std::string_view arch, std::int64_t num_sms) {
   check(cu_seqlens_q.size() == kv_lens.size() + 1, kOp, ": cu_seqlens_q has ", cu_seqlens_q.size(),
         " entries and kv_lens ", kv_lens.size(), ", expected one more than that.");
   constexpr std::int64_t kMostSms = 1024;
@@ -70,14 +70,15 @@ PlanPreview preview_plan(const AttentionGroup& group, std::span<const std::int32
                                     .num_workers = 1});
 
   PlanPreview preview;
-  preview.num_workers = num_sms * plan::kCtasPerSm;
   plan::BalanceInput in;
   in.shape = plan_shape(group, fixed_split);
+  in.num_workers = static_cast<std::int32_t>(num_sms * plan::kCtasPerSm);
+  in.prefill = prefill_crew(group, fixed_split, arch, static_cast<int>(num_sms));
   const plan::DeviceBound bound =
       plan::device_bound(in.shape, {.max_requests = std::int64_t(kv_lens.size()),
                                     .max_tokens = num_tokens,
                                     .max_kv_len = longest,
-                                    .num_workers = preview.num_workers});
+                                    .num_workers = in.num_workers});
   check(bound.tasks <= plan::kMaxDeviceTasks, kOp, ": up to ", bound.tasks,
         " tasks are more than a plan holds. Cut the batch, or take a longer fixed_split.");
   preview.words = bound.words;
@@ -87,14 +88,18 @@ PlanPreview preview_plan(const AttentionGroup& group, std::span<const std::int32
                 .kv_lens = kv_lens.data(),
                 .num_requests = static_cast<std::int32_t>(kv_lens.size())};
   in.layout = {.num_requests = in.lengths.num_requests, .words = bound.words};
-  in.num_workers = static_cast<std::int32_t>(preview.num_workers);
+  const bool is_prefill = in.is_prefill(num_tokens);
+  preview.num_workers = is_prefill ? in.prefill.num_workers : in.num_workers;
   in.header = plan::header_of(group, fixed_split);
   fill(in);
 
   preview.header = *reinterpret_cast<const plan::Header*>(in.plan);
   const auto* tasks = reinterpret_cast<const plan::Task*>(in.plan + in.layout.task(0));
   preview.tasks.assign(tasks, tasks + preview.header.num_tasks);
-  for (const plan::Task& task : preview.tasks) preview.costs.push_back(cost_of(in.shape, task));
+  const plan::TileCosts& costs = is_prefill ? in.prefill.costs : in.shape.costs;
+  for (const plan::Task& task : preview.tasks) {
+    preview.costs.push_back(cost_of(in.shape, costs, task));
+  }
   for (std::int64_t i = 0; i < preview.header.num_combines; ++i) {
     preview.combines.push_back(
         *reinterpret_cast<const plan::Combine*>(in.plan + in.layout.combine(i)));

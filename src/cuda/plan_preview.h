@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "hpcattn/plan.h"
@@ -23,10 +24,10 @@ struct PlanPreview {
   std::int64_t words = 0;  // of a tensor sized for this batch
 };
 
-/// `num_sms`: multiprocessors of the GPU. Throws InvalidArgument for lengths that are none, and for
-/// a plan that no tensor holds.
+/// Of a GPU of architecture `arch` ("sm_90a") with `num_sms` multiprocessors. Throws
+/// InvalidArgument for lengths that are none, and for a plan that no tensor holds.
 PlanPreview preview_plan(const AttentionGroup& group, std::span<const std::int32_t> cu_seqlens_q,
                          std::span<const std::int32_t> kv_lens, std::int64_t fixed_split,
-                         std::int64_t num_sms);
+                         std::string_view arch, std::int64_t num_sms);
 
 }  // namespace hpcattn::cuda

@@ -24,15 +24,37 @@ AttentionGroup group_64_8() {
 
 PlanPreview preview(const std::vector<std::int32_t>& cu, const std::vector<std::int32_t>& lens,
                     std::int64_t fixed_split = 0, std::int64_t num_sms = 132) {
-  return preview_plan(group_64_8(), cu, lens, fixed_split, num_sms);
+  return preview_plan(group_64_8(), cu, lens, fixed_split, "sm_90a", num_sms);
+}
+
+TEST(PlanPreview, ManyRowsAreForThePrefillKernelsCtas) {
+  const auto workers = [](std::int32_t tokens, const char* arch, std::int64_t fixed_split = 0) {
+    return preview_plan(group_64_8(), std::vector<std::int32_t>{0, tokens, tokens + 1},
+                        std::vector<std::int32_t>{4096, 4096}, fixed_split, arch, 132)
+        .num_workers;
+  };
+  EXPECT_EQ(workers(8, "sm_90a"), 132);  // 36 rows a request
+  EXPECT_EQ(workers(7, "sm_90a"), 264);
+  EXPECT_EQ(workers(8, "sm_90a", 512), 264);
+  EXPECT_EQ(workers(2048, "sm_80"), 264);
+}
+
+TEST(PlanPreview, AChunkWhoseTilesAreTwoForEachCtaIsNotCut) {
+  AttentionGroup group = group_64_8();
+  group.num_q_heads = 32;
+  const std::vector<std::int32_t> cu = {0, 1024};
+  const PlanPreview plan =
+      preview_plan(group, cu, std::vector<std::int32_t>{2048}, 0, "sm_90a", 132);
+  EXPECT_EQ(plan.tasks.size(), 256U);
+  EXPECT_TRUE(plan.combines.empty());
 }
 
 TEST(PlanPreview, DealsABatchToAllWorkers) {
-  const PlanPreview plan = preview({0, 1, 2, 34}, {131072, 17, 3000});
+  const PlanPreview plan = preview({0, 1, 2, 12}, {131072, 17, 3000});
   EXPECT_EQ(plan.num_workers, 264);
-  EXPECT_EQ(plan.header.num_tokens, 34);
+  EXPECT_EQ(plan.header.num_tokens, 12);
   EXPECT_EQ(plan.narrow_tiles, 16);     // two requests of 8 rows, 8 heads
-  EXPECT_EQ(plan.wide_tiles, 2 * 8);    // 32 tokens x 8 rows in tiles of 128
+  EXPECT_EQ(plan.wide_tiles, 8);        // 10 tokens x 8 rows in a tile of 128
   EXPECT_GT(plan.combines.size(), 0U);  // the long one is split
   ASSERT_EQ(plan.costs.size(), plan.tasks.size());
   // Every pair of a row and a KV token within the tiles' ranges is some task's, once.
@@ -42,7 +64,7 @@ TEST(PlanPreview, DealsABatchToAllWorkers) {
   }
   EXPECT_EQ(kv_of_request[0], 8 * 131072);
   EXPECT_EQ(kv_of_request[1], 8 * 17);
-  EXPECT_EQ(kv_of_request[2], 8 * (3000 + 3000 - 16));  // the first tile ends 16 tokens earlier
+  EXPECT_EQ(kv_of_request[2], 8 * 3000);
 }
 
 TEST(PlanPreview, FollowsTheNumberOfMultiprocessors) {

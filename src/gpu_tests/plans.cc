@@ -51,8 +51,12 @@ std::string unless_alike(const char* what, const T* found, const T* expected, st
 std::string run(testkit::GpuLane& lane, const PlanCase& c) {
   const int workers = cuda::plan_workers(0);
   const plan::PlanShape shape = cuda::plan_shape(c.group, c.fixed_split);
-  const DevicePlan want =
-      testkit::balance(c.batch, shape, {.num_workers = workers, .num_threads = 1024});
+  const cuda::DeviceInfo& info = cuda::device_info(0);
+  const DevicePlan want = testkit::balance(
+      c.batch, shape,
+      {.num_workers = workers,
+       .num_threads = 1024,
+       .prefill = cuda::prefill_crew(c.group, c.fixed_split, cuda::arch_of(info), info.num_sms)});
   if (want.fault.kind != 0) return "the host's plan has a fault\n";
   std::vector<std::int32_t> lens = c.batch.kv_lens;
   if (c.cumulative) {

@@ -25,12 +25,17 @@ class Balancer {
       : cta_(cta),
         in_(in),
         shape_(in.shape),
+        num_workers_(in.num_workers),
         memory_(memory),
         totals_(memory.totals),
         index_(in, memory, cta.num_threads()) {}
 
   constexpr void run() {
     count_tiles();
+    if (in_.is_prefill(in_.lengths.q_end(index_.num_requests()))) {
+      shape_.costs = in_.prefill.costs;
+      num_workers_ = in_.prefill.num_workers;
+    }
     if (totals_.num_tasks > 0) {
       number_pieces(shape_.fixed_split > 0 ? CutRule{} : find_rule());
     } else {
@@ -97,7 +102,7 @@ class Balancer {
           return sum;
         },
         [&](int t, const WorkSum&, const WorkSum& all) {
-          if (t == 0) totals_.rule = cut_rule(shape_, totals_.tiles, in_.num_workers, all);
+          if (t == 0) totals_.rule = cut_rule(shape_, totals_.tiles, num_workers_, all);
         });
     return totals_.rule;
   }
@@ -245,7 +250,8 @@ class Balancer {
 
   Cta& cta_;
   const BalanceInput& in_;
-  const PlanShape& shape_;
+  PlanShape shape_;  // with the costs of who computes
+  std::int32_t num_workers_;
   BalanceMemory& memory_;
   BalanceTotals& totals_;
   BatchIndex index_;

@@ -15,13 +15,27 @@ inline constexpr int kCachedRequests = 1024;
 /// Tasks of a plan, at most: 3 GiB of them.
 inline constexpr std::int64_t kMaxDeviceTasks = std::int64_t{1} << 26;
 
+/// The ctas of Hopper's prefill kernel, which has calls of many rows a request to itself: what they
+/// cost, and how many they are, differs from the other kernels'.
+struct PrefillCrew {
+  std::int32_t more_rows_than = kMaxInt32;  // of a KV head, a request on average
+  std::int32_t num_workers = 1;
+  TileCosts costs;
+};
+
 struct BalanceInput {
   Lengths lengths;
   PlanShape shape;
   DeviceLayout layout;
   std::int32_t num_workers = 1;  // ctas that will claim the tasks
+  PrefillCrew prefill;           // or those of the prefill kernel, where it computes
   std::int32_t* plan = nullptr;  // [layout.words], aligned to 16 bytes
   Header header;                 // of the group; the planner fills in the rest
+
+  /// Whether the prefill kernel computes a batch of so many query tokens.
+  constexpr bool is_prefill(std::int64_t num_tokens) const {
+    return num_tokens * shape.group > std::int64_t{prefill.more_rows_than} * lengths.num_requests;
+  }
 
   constexpr bool holds(std::int64_t num_tasks, std::int64_t num_combines,
                        std::int64_t partial_rows) const {

@@ -85,6 +85,27 @@ TEST(Balance, UnevenBatchesKeepAllWorkersBusy) {
   expect_balanced(PlanBatch().add(1, 50000).add(300, 9000), shape_of(4, 5, 256), 264);
 }
 
+TEST(Balance, TheCrewOfManyRowsCutsByItsOwnCosts) {
+  const PlanShape shape = shape_of(8, 4);
+  PrefillCrew crew{.more_rows_than = 32, .num_workers = 132, .costs = prefill_costs(128, 2)};
+  PlanShape own = shape;
+  own.costs = crew.costs;
+  for (const auto& [batch, is_crews] :
+       {std::pair{PlanBatch().add(1024, 2048), true}, std::pair{PlanBatch().add(8, 9000), false},
+        std::pair{PlanBatch().add(9, 9000), true}, std::pair{PlanBatch().add(1, 99), false},
+        std::pair{PlanBatch().add(700, 3000).add(1, 2000, 20), true}}) {
+    const DevicePlan result = balance(batch, shape, {.prefill = crew});
+    const DevicePlan want = is_crews ? balance(batch, own, {.num_workers = 132})
+                                     : balance(batch, shape, {.num_workers = 264});
+    EXPECT_TRUE(std::ranges::equal(result.tasks, want.tasks, [](const Task& a, const Task& b) {
+      return std::memcmp(&a, &b, sizeof(a)) == 0;
+    }));
+    expect_covers(batch, shape, result);
+  }
+  crew.more_rows_than = 0;  // of any
+  EXPECT_EQ(balance(PlanBatch().add(1, 4096, 64), shape, {.prefill = crew}).tasks.size(), 512U);
+}
+
 TEST(Balance, AShortBatchIsCutIntoTheShortestPieces) {
   const PlanShape shape = shape_of(8, 8);
   const PlanBatch batch = PlanBatch().add(1, 1024);

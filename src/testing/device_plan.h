@@ -49,6 +49,7 @@ struct BalanceOptions {
   int num_threads = 7;
   std::int64_t words = -1;     // as the bound says
   bool kv_cumulative = false;  // the batch's kv_lens are cumulative
+  plan::PrefillCrew prefill;
 };
 
 inline plan::DeviceBound bound_of(const PlanBatch& batch, const plan::PlanShape& shape,
@@ -83,6 +84,7 @@ inline DevicePlan balance(const PlanBatch& batch, const plan::PlanShape& shape,
   in.shape = shape;
   in.layout = {.num_requests = in.lengths.num_requests, .words = size};
   in.num_workers = options.num_workers;
+  in.prefill = options.prefill;
   in.plan = words.data();
   const auto memory = std::make_unique<plan::BalanceMemory>();
   std::fill_n(reinterpret_cast<unsigned char*>(memory.get()), sizeof(plan::BalanceMemory), 0xcc);

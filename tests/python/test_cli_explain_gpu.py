@@ -75,7 +75,7 @@ def test_an_uneven_batch_is_balanced_and_drawn():
     assert plan["num_combines"] > 0
     assert plan["kernels"] == {"cuda/sm90/decode": plan["num_tasks"]}
     outcome = run("explain", *args, "--tasks")
-    for part in ("264 ctas, two on each of 132", "worker   0  v", "and 232 workers more"):
+    for part in ("264 ctas, 2 on each of 132", "worker   0  v", "and 232 workers more"):
         assert part in outcome.out
 
 

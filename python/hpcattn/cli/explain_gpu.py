@@ -27,7 +27,7 @@ _USUAL = {
     90: (132, "H100 SXM and H200"),
     100: (148, "B200"),
 }
-_NO_USUAL = (132, "H100 SXM and H200")
+_USUAL_CAPABILITY = 90
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def place(capability: int | None, num_sms: int) -> Gpu:
         if capability in (None, here):
             count = num_sms or found.multi_processor_count
             return Gpu(here, count, "--multiprocessors" if num_sms else f"{found.name}, here")
-    usual, name = _USUAL.get(capability or 0, _NO_USUAL)
+    usual, name = _USUAL.get(capability or 0, _USUAL[_USUAL_CAPABILITY])
     return Gpu(capability, num_sms or usual, "--multiprocessors" if num_sms else name)
 
 
@@ -97,6 +97,7 @@ def plan(
         batch.cu_seqlens_q(),
         list(batch.kv_lens),
         num_sms=gpu.num_sms,
+        capability=gpu.capability or _USUAL_CAPABILITY,
         fixed_split=fixed_split,
         **group,
     )
@@ -127,7 +128,8 @@ def show(gpu: dict[str, Any], numbers: dict[str, Any], picture: list[str], tasks
         lines.append("  what is not compiled is by the first call, or by `hpcattn prepare` before")
     lines += [
         "",
-        f"plan: {numbers['num_tasks']} tasks over {numbers['workers']} ctas, two on each of "
+        f"plan: {numbers['num_tasks']} tasks over {numbers['workers']} ctas, "
+        f"{numbers['workers'] // gpu['multiprocessors']} on each of "
         f"{gpu['multiprocessors']} multiprocessors ({gpu['multiprocessors_of']})",
         f"  tiles: {numbers['narrow_tiles']} narrow, {numbers['wide_tiles']} wide",
         f"  split: {numbers['num_partials']} tasks give partial results, "

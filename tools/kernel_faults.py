@@ -253,7 +253,7 @@ FAULTS = (
     ),
     Fault(
         "decode: every pass takes the first rows",
-        _DECODE + "tasks.h",
+        _DECODE + "pass.h",
         "pass.task.row_begin += skipped;",
         "",
     ),
@@ -284,8 +284,8 @@ FAULTS = (
     Fault(
         "decode: one place for P of all tiles",
         _DECODE + "multiply.h",
-        "(tile & 1) * kPBytes",
-        "0",
+        "kPBytes = kLayout.p_bytes(kSpec.rows);",
+        "kPBytes = 0;",
     ),
     Fault(
         "decode: boxes that were not copied taken for live",

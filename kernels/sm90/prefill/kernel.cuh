@@ -38,14 +38,14 @@ inline void prefill(const PrefillParams& params) {
     } else {
       load_queries<kSpec>(p, parts, thread - 32);
     }
-  } else if (threadIdx.x < kWarpgroupThreads + kComputing) {
+  } else if (!kLayout.transposes || threadIdx.x < kWarpgroupThreads + kComputing) {
     if constexpr (kDeals)
-      ptx::take_registers<kLayout.threads() <= 3 * kWarpgroupThreads ? 232 : 208>();
+      ptx::take_registers<kLayout.threads() <= 3 * kWarpgroupThreads ? 232 : 216>();
     const int thread = static_cast<int>(threadIdx.x) - kWarpgroupThreads;
     Warpgroup<kSpec>(p, parts, ptx::warp_uniform(thread / kWarpgroupThreads)).run();
     write_padding<kSpec.attention.head_dim, kComputing>(p, thread);
   } else if constexpr (kLayout.transposes) {
-    ptx::give_registers<56>();
+    ptx::give_registers<40>();
     transpose_values<kSpec>(parts, static_cast<int>(threadIdx.x) - kWarpgroupThreads - kComputing);
   }
 }

@@ -15,8 +15,7 @@ namespace {
 
 constexpr std::int64_t kBytesPerCta = std::int64_t{227} * 1024;
 
-PrefillSpec spec_of(std::int64_t head_dim, std::int64_t page_size,
-                    DType dtype = DType::kBFloat16) {
+PrefillSpec spec_of(std::int64_t head_dim, std::int64_t page_size, DType dtype = DType::kBFloat16) {
   AttentionGroup group;
   group.head_dim = static_cast<int>(head_dim);
   group.q_dtype = group.kv_dtype = dtype;
@@ -43,6 +42,10 @@ void expect_parts_fit(const PrefillSpec& spec) {
   EXPECT_EQ(layout.tile_kv % layout.box_tokens, 0);
   EXPECT_EQ(layout.lines * layout.line_bytes,
             spec.attention.head_dim * static_cast<int>(size_bytes(spec.attention.kv_dtype)));
+  EXPECT_LE(kWarpgroupThreads *
+                (PrefillLayout::kLoadRegisters + layout.warpgroups * layout.compute_registers() +
+                 (layout.transposes ? layout.transpose_registers() : 0)),
+            64 * 1024);
   if (!layout.transposes) return;
   EXPECT_TRUE(layout.value_line_bytes == 64 || layout.value_line_bytes == 128);
   EXPECT_EQ(layout.value_line_bytes * spec.attention.head_dim, layout.slot_bytes);
@@ -99,9 +102,8 @@ TEST(PrefillLayout, WhatItDoesNotTake) {
   EXPECT_FALSE(takes([](PrefillSpec& s) { s.attention.head_dim = 96; }));
   EXPECT_FALSE(takes([](PrefillSpec& s) { s.attention.kv_dtype = DType::kFloat8E4M3; }));
   EXPECT_FALSE(takes([](PrefillSpec& s) { s.attention.q_dtype = DType::kFloat8E4M3; }));
-  EXPECT_TRUE(takes([](PrefillSpec& s) {
-    s.attention.q_dtype = s.attention.kv_dtype = DType::kFloat8E4M3;
-  }));
+  EXPECT_TRUE(takes(
+      [](PrefillSpec& s) { s.attention.q_dtype = s.attention.kv_dtype = DType::kFloat8E4M3; }));
   EXPECT_FALSE(takes([](PrefillSpec& s) {
     s.attention.q_dtype = DType::kFloat8E4M3, s.attention.kv_dtype = DType::kFloat8E5M2;
   }));

@@ -56,6 +56,13 @@ struct PrefillLayout {
   int flag_offset = 0;
   int shared_bytes = 0;
 
+  /// Registers of a thread of the warpgroup that loads, of those that compute, and of the one that
+  /// transposes: of 64 K. Two warpgroups have enough without dealing.
+  static constexpr int kLoadRegisters = 40;
+  constexpr bool deals_registers() const { return threads() > 2 * kWarpgroupThreads; }
+  constexpr int transpose_registers() const { return warpgroups > 1 ? 40 : 56; }
+  constexpr int compute_registers() const { return warpgroups > 1 && transposes ? 216 : 232; }
+
   /// Warpgroups: the one that loads, those that compute, the one that transposes.
   constexpr int threads() const {
     return (1 + warpgroups + (transposes ? 1 : 0)) * kWarpgroupThreads;

@@ -27,11 +27,10 @@ inline void prefill(const PrefillParams& params) {
   if (!plan_fits(p, p.fault)) return;
   __syncthreads();
 
-  // Of 64 K registers; for two warpgroups there are enough.
   constexpr int kComputing = kLayout.warpgroups * kWarpgroupThreads;
-  constexpr bool kDeals = kLayout.threads() > 2 * kWarpgroupThreads;
+  constexpr bool kDeals = kLayout.deals_registers();
   if (threadIdx.x < kWarpgroupThreads) {
-    if constexpr (kDeals) ptx::give_registers<40>();
+    if constexpr (kDeals) ptx::give_registers<PrefillLayout::kLoadRegisters>();
     const auto thread = static_cast<int>(threadIdx.x);
     if (thread < 32) {
       load_keys_and_values<kSpec>(params, parts, thread);
@@ -39,13 +38,12 @@ inline void prefill(const PrefillParams& params) {
       load_queries<kSpec>(p, parts, thread - 32);
     }
   } else if (!kLayout.transposes || threadIdx.x < kWarpgroupThreads + kComputing) {
-    if constexpr (kDeals)
-      ptx::take_registers<kLayout.threads() <= 3 * kWarpgroupThreads ? 232 : 216>();
+    if constexpr (kDeals) ptx::take_registers<kLayout.compute_registers()>();
     const int thread = static_cast<int>(threadIdx.x) - kWarpgroupThreads;
     Warpgroup<kSpec>(p, parts, ptx::warp_uniform(thread / kWarpgroupThreads)).run();
     write_padding<kSpec.attention.head_dim, kComputing>(p, thread);
   } else if constexpr (kLayout.transposes) {
-    ptx::give_registers<40>();
+    ptx::give_registers<kLayout.transpose_registers()>();
     transpose_values<kSpec>(parts, static_cast<int>(threadIdx.x) - kWarpgroupThreads - kComputing);
   }
 }

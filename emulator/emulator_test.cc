@@ -38,7 +38,8 @@ const Gpu& gpu() {
 /// Compiles a kernel whose one parameter is `Params`.
 std::string compile(const std::string& body, std::string& image) {
   const std::string source =
-      "#include \"kernels/ptx/barrier.h\"\n#include \"kernels/ptx/copy.h\"\n"
+      "#include \"kernels/ptx/barrier.h\"\n#include \"kernels/ptx/convert.h\"\n"
+      "#include \"kernels/ptx/copy.h\"\n"
       "#include \"kernels/ptx/math.h\"\n#include \"kernels/ptx/mma.h\"\n#include \"kernels/ptx/tensor_copy.h\"\n"
       "#include \"kernels/ptx/wgmma.h\"\n"
       "namespace hpcattn {\n"
@@ -235,8 +236,8 @@ TEST(Emulator, AWarpgroupMultipliesSwizzledMatricesOfSharedMemoryAndRegisters) {
       "  float s[32], o[32] = {};\n  ptx::wgmma_fence();\n"
       "  for (int step = 0; step < 4; ++step)\n"
       "    ptx::wgmma_shared<DType::kFloat16, 64>(\n"
-      "        s, ptx::swizzled_operand(base + step * 32, 1024, 0),\n"
-      "        ptx::swizzled_operand(base + 8192 + step * 32, 1024, 0), step > 0);\n"
+      "        s, ptx::swizzled_operand<128>(base + step * 32, 1024, 0),\n"
+      "        ptx::swizzled_operand<128>(base + 8192 + step * 32, 1024, 0), step > 0);\n"
       "  ptx::wgmma_commit();\n  const float early = s[5];\n  ptx::wgmma_wait<0>();\n"
       "  unsigned pairs[4][4];\n"
       "  for (int i = 0; i < 16; ++i)\n"
@@ -244,7 +245,7 @@ TEST(Emulator, AWarpgroupMultipliesSwizzledMatricesOfSharedMemoryAndRegisters) {
       "  ptx::wgmma_fence();\n"
       "  for (int step = 0; step < 4; ++step)\n"
       "    ptx::wgmma_registers<DType::kFloat16, 64>(\n"
-      "        o, pairs[step], ptx::swizzled_operand(base + 8192 + step * 2048, 1024, 8192));\n"
+      "        o, pairs[step], ptx::swizzled_operand<128>(base + 8192 + step * 2048, 1024, 8192));\n"
       "  ptx::wgmma_commit();\n  ptx::wgmma_wait<0>();\n"
       "  for (int i = 0; i < 32; ++i) {\n"
       "    const int row = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8;\n"
@@ -271,6 +272,66 @@ TEST(Emulator, AWarpgroupMultipliesSwizzledMatricesOfSharedMemoryAndRegisters) {
     }
   }
   for (std::size_t t = 0; t < 128; ++t) EXPECT_TRUE(std::isnan(out[8192 + t]));
+}
+
+TEST(Emulator, StoredMatricesAreWhereTheirRowsAre) {
+  // Lane i names the i-th 16 bytes; a lane's register m is 4 bytes of a row of matrix m.
+  const std::vector<float> out = result_of(
+      "  auto* const words = reinterpret_cast<unsigned*>(shared);\n"
+      "  unsigned r[4];\n  for (int m = 0; m < 4; ++m) r[m] = 100 * m + t;\n"
+      "  ptx::stmatrix_x4(ptx::shared_address(shared) + t * 16, r);\n  __syncwarp();\n"
+      "  for (int i = t; i < 128; i += 32) p.out[i] = words[i];\n",
+      32, 128);
+  for (std::size_t i = 0; i < 128; ++i) {
+    EXPECT_EQ(out[i], static_cast<float>(100 * (i / 32) + i % 32));
+  }
+}
+
+TEST(Emulator, AWarpgroupMultipliesFp8InLinesOf64And128Bytes) {
+  // a and b [64][64] of e4m3: s = a b^T with both in lines of 64 bytes, and then o = a b^T with a in
+  // registers and b in lines of 128 bytes.
+  const std::string body =
+      "  const auto base = ptx::shared_address(shared);\n"
+      "  auto* const bytes = reinterpret_cast<unsigned char*>(shared);\n"
+      "  const auto a = [](int row, int k) { return float((row * 3 + k * 5) % 7 - 3); };\n"
+      "  for (int i = t; i < 4096; i += 128) {\n"
+      "    const int row = i / 64, k = i % 64;\n"
+      "    const int narrow = row * 64 + ((k / 16) ^ (row / 2 % 4)) * 16 + k % 16;\n"
+      "    const int wide = row * 128 + ((k / 16) ^ (row % 8)) * 16 + k % 16;\n"
+      "    const float b = float((k * 2 + row * 3) % 5 - 2);\n"
+      "    bytes[narrow] = ptx::pack2_fp8<DType::kFloat8E4M3>(a(row, k), 0);\n"
+      "    bytes[4096 + narrow] = bytes[8192 + wide] = ptx::pack2_fp8<DType::kFloat8E4M3>(b, 0);\n"
+      "  }\n  __syncthreads();\n"
+      "  float s[32], o[32] = {};\n  ptx::wgmma_fence();\n"
+      "  for (int step = 0; step < 2; ++step) {\n"
+      "    ptx::wgmma_shared<DType::kFloat8E4M3, 64>(\n"
+      "        s, ptx::swizzled_operand<64>(base + step * 32, 512, 0),\n"
+      "        ptx::swizzled_operand<64>(base + 4096 + step * 32, 512, 0), step > 0);\n"
+      "  }\n"
+      "  unsigned codes[2][4];\n"
+      "  for (int step = 0; step < 2; ++step) {\n    for (int r = 0; r < 4; ++r) {\n"
+      "      const int row = t / 32 * 16 + t % 32 / 4 + r % 2 * 8;\n"
+      "      const int k = step * 32 + r / 2 * 16 + t % 4 * 4;\n"
+      "      codes[step][r] = ptx::pack4_fp8<DType::kFloat8E4M3>(a(row, k), a(row, k + 1),\n"
+      "                                                          a(row, k + 2), a(row, k + 3));\n"
+      "    }\n"
+      "    ptx::wgmma_registers<DType::kFloat8E4M3, 64>(\n"
+      "        o, codes[step], ptx::swizzled_operand<128>(base + 8192 + step * 32, 1024, 0));\n"
+      "  }\n"
+      "  ptx::wgmma_commit();\n  ptx::wgmma_wait<0>();\n"
+      "  for (int i = 0; i < 32; ++i) {\n"
+      "    const int row = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8;\n"
+      "    const int column = i / 4 * 8 + t % 4 * 2 + i % 2;\n"
+      "    p.out[row * 64 + column] = s[i];\n    p.out[4096 + row * 64 + column] = o[i];\n  }\n";
+  const std::vector<float> out = result_of(body, 128, 8192);
+  for (int row = 0; row < 64; ++row) {
+    for (int column = 0; column < 64; ++column) {
+      float want = 0.0F;
+      for (int k = 0; k < 64; ++k) want += left(row, k) * right(k, column);
+      EXPECT_EQ(out[static_cast<std::size_t>(row * 64 + column)], want);
+      EXPECT_EQ(out[static_cast<std::size_t>(4096 + row * 64 + column)], want);
+    }
+  }
 }
 
 TEST(Emulator, WhoOnlyArrivesAtABarrierDoesNotWait) {

@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 ATTENTION = "GpuQuick.Attention"
+ATTENTION_OF_FP8 = "GpuQuick.AttentionOfFp8"
 STORE = "GpuQuick.Store"
 ROPE = "GpuQuick.Rope"
 MERGE = "GpuQuick.Merge"
@@ -83,8 +84,8 @@ FAULTS = (
     Fault(
         "warps joined without weights",
         _EPILOGUE,
-        "part.x, share[w], total.x",
-        "part.x, 1.0F, total.x",
+        "part.x, share[w], totals[pair].x",
+        "part.x, 1.0F, totals[pair].x",
     ),
     Fault("sink left out", _OUTPUT, " + ptx::ex2(sink_log2 - top);", ";"),
     Fault(
@@ -205,6 +206,46 @@ FAULTS = (
         _PREFILL + "load.h",
         "slots.wait_empty(at);",
         "",
+        kernels="prefill",
+    ),
+    Fault(
+        "fp8 prefill: V transposed before it is there",
+        _PREFILL + "transpose.h",
+        "slots.wait_full(from);",
+        "",
+        ATTENTION_OF_FP8,
+        kernels="prefill",
+    ),
+    Fault(
+        "fp8 prefill: V transposed over what is still multiplied",
+        _PREFILL + "transpose.h",
+        "transposed.wait_empty(to);",
+        "",
+        ATTENTION_OF_FP8,
+        kernels="prefill",
+    ),
+    Fault(
+        "fp8 prefill: dead rows of V transposed",
+        _PREFILL + "transpose.h",
+        "if (!live.all<kLayout>()) {",
+        "if (false) {",
+        ATTENTION_OF_FP8,
+        kernels="prefill",
+    ),
+    Fault(
+        "fp8 prefill: even dims for odd ones",
+        _PREFILL + "transpose.h",
+        "dims[i + 1] = ptx::prmt(pairs[i], pairs[i + 1], 0x7531);",
+        "dims[i + 1] = ptx::prmt(pairs[i], pairs[i + 1], 0x6420);",
+        ATTENTION_OF_FP8,
+        kernels="prefill",
+    ),
+    Fault(
+        "fp8 prefill: P in another order than V",
+        _PREFILL + "multiply.h",
+        "4 * step + r / 2 * 2",
+        "4 * step + r / 2",
+        ATTENTION_OF_FP8,
         kernels="prefill",
     ),
     # Hopper's decode kernel.

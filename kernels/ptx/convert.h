@@ -44,6 +44,20 @@ inline std::uint32_t pack2_fp8(float low, float high) {
   }
   return packed;
 }
+
+/// Four numbers, the first in the lowest byte, rounded likewise.
+template <DType kFp8>
+inline std::uint32_t pack4_fp8(float x0, float x1, float x2, float x3) {
+  static_assert(kFp8 == DType::kFloat8E4M3);
+  std::uint32_t packed;
+  asm("{ .reg .b16 low, high;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+      "mov.b32 %0, {low, high}; }\n"
+      : "=r"(packed)
+      : "f"(x0), "f"(x1), "f"(x2), "f"(x3));
+  return packed;
+}
 #endif
 
 }  // namespace hpcattn::ptx

@@ -63,6 +63,16 @@ inline void ldmatrix(std::uint32_t (&r)[kMatrices], std::uint32_t shared) {
   }
 }
 
+#if __CUDA_ARCH__ >= 900
+/// The reverse of ldmatrix without kTranspose: lane l gives the address of row l % 8 of matrix l /
+/// 8, and of each matrix bytes 4t .. 4t + 3 of row g. (PTX ISA 9.7.14.5.16; sm_90 on)
+inline void stmatrix_x4(std::uint32_t shared, const std::uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\n" ::"r"(shared),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+#endif
+
 /// An 8 x 8 matrix of b16 elements, transposed: a lane gives and gets columns 2t, 2t + 1 of row g.
 inline std::uint32_t transpose_8x8(std::uint32_t pair) {
   std::uint32_t transposed;

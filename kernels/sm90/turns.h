@@ -36,15 +36,18 @@ class Turns {
     ptx::mbarrier_wait(empty(place_of(item)), (round_of(item) + 1) % 2);
   }
 
-  /// All lanes of a warp are done with an item, or have filled its place.
-  void release(int item, int lane) const { arrive(empty(place_of(item)), lane); }
-  void fill(int item, int lane) const { arrive(full(place_of(item)), lane); }
+  /// All lanes of a warp are done with an item, or have filled its place. `arrivals`: of how many
+  /// readers the warp takes the place.
+  void release(int item, int lane, int arrivals = 1) const {
+    arrive(empty(place_of(item)), lane, arrivals);
+  }
+  void fill(int item, int lane) const { arrive(full(place_of(item)), lane, 1); }
 
  private:
   static unsigned round_of(int item) { return static_cast<unsigned>(item) / unsigned{kPlaces}; }
-  static void arrive(std::uint32_t barrier, int lane) {
+  static void arrive(std::uint32_t barrier, int lane, int arrivals) {
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(barrier);
+    if (lane < arrivals) ptx::mbarrier_arrive(barrier);
   }
   std::uint32_t full(int place) const { return barriers_ + place * 8; }
   std::uint32_t empty(int place) const { return barriers_ + (kPlaces + place) * 8; }

@@ -43,9 +43,13 @@ std::optional<DecodeSpec> decode_spec_of(const AttentionProblem& problem,
 
 bool takes_prefill(const AttentionProblem& problem, const AttentionGroup& group,
                    const PrefillSpec& spec, std::int64_t fixed_split, const DeviceInfo& device) {
-  return prefill_is_chosen(spec, rows_of_request(problem, group), fixed_split, arch_of(device)) &&
-         has_tensor_maps() && tensor_map_takes(as_pages(problem, problem.k)) &&
-         tensor_map_takes(as_pages(problem, problem.v));
+  if (!prefill_is_chosen(spec, rows_of_request(problem, group), fixed_split, arch_of(device)) ||
+      !has_tensor_maps()) {
+    return false;
+  }
+  const int line_bytes = prefill_layout(spec).line_bytes;
+  return tensor_map_takes(as_pages(problem, problem.k), line_bytes) &&
+         tensor_map_takes(as_pages(problem, problem.v), line_bytes);
 }
 
 void launch_attention(const AttentionProblem& problem, const AttentionGroup& group,
@@ -76,12 +80,13 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
   const auto ctas = static_cast<unsigned>(plan_workers(device));
   if (takes_prefill(problem, group, prefill, fixed_split, info)) {
     const Kernel& kernel = prefill_kernels.get(device, prefill, variant);
-    const int box_tokens = prefill_layout(prefill).box_tokens;
+    const PrefillLayout layout = prefill_layout(prefill);
+    const auto map_of = [&](const Tensor& kv) {
+      return page_map(as_pages(problem, kv), layout.box_tokens, BoxLines::kOne, layout.line_bytes);
+    };
     launch(
         kernel, {ctas / plan::kCtasPerSm, 1, 1}, execution,
-        PrefillParams{.attention = params,
-                      .k_map = page_map(as_pages(problem, problem.k), box_tokens, BoxLines::kOne),
-                      .v_map = page_map(as_pages(problem, problem.v), box_tokens, BoxLines::kOne)},
+        PrefillParams{.attention = params, .k_map = map_of(problem.k), .v_map = map_of(problem.v)},
         /*programmatic=*/true);
     prefill_launches.add();
   } else if (const auto decode = decode_spec_of(problem, group, spec, fixed_split, info)) {

@@ -109,7 +109,7 @@ AttentionParams attention_params(const AttentionProblem& problem, const Attentio
   p.q = problem.q.data();
   p.q_token = problem.q.stride(0);
   p.q_head = problem.q.stride(1);
-  p.q_vectors = rows_aligned(problem.q, is_fp8(problem.q.dtype()) ? 8 : 16);
+  p.q_vectors = rows_aligned(problem.q, 16);
   set_keys_and_values(p, problem);
   set_options(p, problem);
   p.group = group.num_q_heads / group.num_kv_heads;

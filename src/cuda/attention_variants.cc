@@ -138,7 +138,7 @@ std::vector<KernelVariant> all_prefill_variants(std::string_view arch) {
   std::vector<KernelVariant> variants;
   if (!arch.starts_with("sm_90")) return variants;
   for (std::int64_t head_dim : ops::supported_head_dims()) {
-    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat8E4M3}) {
       std::vector<std::int64_t> page_sizes = {0};  // packed
       for (const std::int64_t page_size : ops::hopper_page_sizes()) page_sizes.push_back(page_size);
       for (const std::int64_t page_size : page_sizes) {
@@ -230,9 +230,15 @@ std::vector<KernelVariant> all_decode_variants(std::string_view arch) {
   return variants;
 }
 
+bool prefill_multiplies_fp8() {
+  constexpr bool kByDefault = false;
+  return kByDefault || asked_for("prefill");
+}
+
 bool prefill_is_chosen(const PrefillSpec& spec, std::int64_t rows, std::int64_t fixed_split,
                        std::string_view arch) {
   if (!arch.starts_with("sm_90") || asked_for("generic") || !prefill_takes(spec)) return false;
+  if (is_fp8(spec.attention.kv_dtype) && !prefill_multiplies_fp8()) return false;
   return asked_for("prefill") || (rows > kMostDecodeRows && fixed_split == 0);
 }
 

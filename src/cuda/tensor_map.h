@@ -14,12 +14,12 @@ bool has_tensor_maps();
 Tensor as_one_page(const Tensor& packed);
 
 /// Whether a cache [num_pages, page_size, num_kv_heads, head_dim] can be described: whole lines of
-/// 128 bytes a row, strides that are multiples of 16 bytes and below 2^40.
-bool tensor_map_takes(const Tensor& cache);
+/// 128 or 64 bytes a row, strides that are multiples of 16 bytes and below 2^40.
+bool tensor_map_takes(const Tensor& cache, int line_bytes = 128);
 
-/// [pages][heads][lines][tokens of a page][128 bytes], in boxes of one or all lines of `box_tokens`
-/// tokens of one head, swizzled by 128 bytes. Throws DeviceError.
+/// [pages][heads][lines][tokens of a page][line_bytes], in boxes of one or all lines of
+/// `box_tokens` tokens of one head, swizzled by the length of a line. Throws DeviceError.
 enum class BoxLines { kOne, kAll };
-TensorMap page_map(const Tensor& cache, int box_tokens, BoxLines box_lines);
+TensorMap page_map(const Tensor& cache, int box_tokens, BoxLines box_lines, int line_bytes = 128);
 
 }  // namespace hpcattn::cuda

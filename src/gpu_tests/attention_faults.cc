@@ -68,7 +68,7 @@ std::string run_with_dead_tokens(GpuLane& lane, const AttentionCase& c) {
   std::string report = testkit::paged_on_gpu(lane, args);
   if (!report.empty()) return report;
   return testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
-                                testkit::gpu_arithmetic(c.q_dtype));
+                                testkit::gpu_arithmetic(c.q_dtype, c.kv_dtype));
 }
 
 TEST(GpuAttentionFaults, ExpiredKeysBesideTheWindowsEdgeAreDead) {
@@ -219,7 +219,7 @@ TEST(GpuAttentionFaults, AnFp8OutputSaturates) {
   const reference::AttentionResult want = reference::attention(args);
   EXPECT_EQ(testkit::paged_on_gpu(testkit::main_lane(), args), "");
   EXPECT_EQ(testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
-                                   testkit::gpu_arithmetic(c.q_dtype)),
+                                   testkit::gpu_arithmetic(c.q_dtype, c.kv_dtype)),
             "");
   int saturated = 0;
   for (std::int64_t d = 0; d < c.head_dim; ++d) {
@@ -242,7 +242,7 @@ TEST(GpuAttentionFaults, ASinkOfMinusInfinityIsNoSink) {
   const reference::AttentionResult want = reference::attention(args);
   EXPECT_EQ(testkit::paged_on_gpu(testkit::main_lane(), args), "");
   EXPECT_EQ(testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
-                                   testkit::gpu_arithmetic(c.q_dtype)),
+                                   testkit::gpu_arithmetic(c.q_dtype, c.kv_dtype)),
             "");
 }
 
@@ -259,7 +259,7 @@ TEST(GpuAttentionFaults, AQueryScaleOfZeroGivesUniformWeights) {
   const reference::AttentionResult want = reference::attention(args);
   EXPECT_EQ(testkit::paged_on_gpu(testkit::main_lane(), args), "");
   EXPECT_EQ(testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
-                                   testkit::gpu_arithmetic(c.q_dtype)),
+                                   testkit::gpu_arithmetic(c.q_dtype, c.kv_dtype)),
             "");
 }
 
@@ -288,9 +288,10 @@ TEST(GpuAttentionFaults, AKeyOfNanReachesOnlyTheRowsThatSeeIt) {
     const auto rows = static_cast<std::size_t>(unaware * c.num_q_heads);
     first.out.resize(rows * std::size_t(c.head_dim));
     first.lse.resize(rows);
-    EXPECT_EQ(testkit::check_outputs(packed.out.slice(0, 0, unaware), {}, packed.options, first,
-                                     "unaware rows", testkit::gpu_arithmetic(c.q_dtype)),
-              "");
+    EXPECT_EQ(
+        testkit::check_outputs(packed.out.slice(0, 0, unaware), {}, packed.options, first,
+                               "unaware rows", testkit::gpu_arithmetic(c.q_dtype, c.kv_dtype)),
+        "");
     EXPECT_TRUE(std::isnan(reference::element(batch.out(), {unaware, 0, 0})));
   }
 }

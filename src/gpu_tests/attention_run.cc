@@ -19,7 +19,7 @@ std::string judge_packed(GpuLane& lane, AttentionBatch& batch,
   std::string report = packed_on_gpu(lane, args, batch.paged().kv_lens, plan);
   if (report.empty()) {
     report = check_outputs(args.out, args.lse, args.options, want, label,
-                           gpu_arithmetic(args.q.dtype()));
+                           gpu_arithmetic(args.q.dtype(), args.k.dtype()));
   }
   return report.empty() ? batch.check_surroundings() : report;
 }
@@ -103,7 +103,7 @@ std::string judge_on_gpu(GpuLane& lane, AttentionBatch& batch, const PagedAttent
   std::string report = paged_on_gpu(lane, args, plan);
   if (report.empty()) {
     report = check_outputs(args.out, args.lse, args.options, want, whole,
-                           gpu_arithmetic(args.q.dtype()));
+                           gpu_arithmetic(args.q.dtype(), args.k_cache.dtype()));
   }
   if (report.empty()) report = batch.check_surroundings();
   return report;

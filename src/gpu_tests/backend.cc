@@ -65,7 +65,7 @@ std::string run_layer(GpuLane& lane, const LayerCase& c, HpcAttentionImplOptions
   std::string around = testkit::finish(lane, mirror);
   if (!around.empty()) return around;
   if (layer.wrong_slots() != 0) return c.name + ": KV of new tokens is not in the cache";
-  return layer.check(with_slopes, layer.query(), gpu_arithmetic(c.dtype));
+  return layer.check(with_slopes, layer.query(), gpu_arithmetic(c.dtype, c.dtype));
 }
 
 TEST(GpuBackend, EveryDtypeCacheAndLayout) {
@@ -195,7 +195,8 @@ std::string run_both(GpuLane& lane, const LayerCase& c, const HpcRopeNormOptions
         Tensor::contiguous(q_scales.tensor().data(), DType::kFloat32, {num_tokens, c.num_q_heads});
   }
   if (options.query_quant == QueryQuant::kStatic) want.q_scale = prologue.scales().q_scale;
-  return layer.check(want, prologue.out_q(), gpu_arithmetic(args.query.dtype()));
+  return layer.check(want, prologue.out_q(),
+                     gpu_arithmetic(args.query.dtype(), layer.views().k.dtype()));
 }
 
 TEST(GpuBackend, PrologueAndAttention) {
@@ -302,7 +303,7 @@ TEST(GpuBackend, ReplaysFollowNewLengths) {
     copy_layer(*step, captured, /*back=*/true);
     EXPECT_EQ(step->wrong_slots(), 0);
     EXPECT_EQ(step->check(step->reference_options(step->impl_options()), step->query(),
-                          gpu_arithmetic(DType::kBFloat16)),
+                          gpu_arithmetic(DType::kBFloat16, DType::kBFloat16)),
               "");
   }
 }

@@ -81,7 +81,7 @@ std::string capture_and_replay(GpuLane& lane, const AttentionCase& c,
                              batch.lse().buffer().size());
         report += testkit::check_outputs(batch.out(), batch.lse(), host.options, steps[i].want,
                                          what + std::to_string(i) + " of " + to_string(c),
-                                         testkit::gpu_arithmetic(c.q_dtype));
+                                         testkit::gpu_arithmetic(c.q_dtype, c.kv_dtype));
       };
       set_lengths(steps[i]);
       judge("replay ", [&] { graph.replay(lane.stream); });

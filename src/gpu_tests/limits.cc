@@ -109,10 +109,10 @@ TEST(GpuLimits, PagesPastTwoToThe31AndTwoToThe32Elements) {
       EXPECT_EQ(testkit::call_on_gpu(testkit::main_lane(), args, call), "");
       args.k_cache = k_pool.on_host;
       args.v_cache = v_pool.on_host;
-      EXPECT_EQ(
-          testkit::check_outputs(args.out, {}, args.options, reference::attention(args),
-                                 std::string(name(dtypes.kv)), testkit::gpu_arithmetic(dtypes.q)),
-          "");
+      EXPECT_EQ(testkit::check_outputs(args.out, {}, args.options, reference::attention(args),
+                                       std::string(name(dtypes.kv)),
+                                       testkit::gpu_arithmetic(dtypes.q, dtypes.kv)),
+                "");
     }
   }
 }
@@ -209,9 +209,10 @@ TEST(GpuLimits, RowsOfQKVAndOutPastTwoToThe31Elements) {
                          FarRows::kRowBytes);
   }
   args.q = host[0], args.k = host[1], args.v = host[2], args.out = host[3];
-  EXPECT_EQ(testkit::check_outputs(args.out, {}, args.options, reference::attention(args),
-                                   "far rows", testkit::gpu_arithmetic(DType::kBFloat16)),
-            "");
+  EXPECT_EQ(
+      testkit::check_outputs(args.out, {}, args.options, reference::attention(args), "far rows",
+                             testkit::gpu_arithmetic(DType::kBFloat16, DType::kBFloat16)),
+      "");
 }
 
 /// A grid or a counter of 16 bits ends at 65,535.

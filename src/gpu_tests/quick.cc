@@ -20,6 +20,7 @@ using testkit::Scales;
 constexpr DTypes kBf16 = {DType::kBFloat16, DType::kBFloat16, DType::kBFloat16};
 constexpr DTypes kBf16Fp8 = {DType::kBFloat16, DType::kFloat8E4M3, DType::kBFloat16};
 constexpr DTypes kFp8 = {DType::kFloat8E4M3, DType::kFloat8E5M2, DType::kFloat8E4M3};
+constexpr DTypes kE4M3 = {DType::kFloat8E4M3, DType::kFloat8E4M3, DType::kBFloat16};
 
 /// Few rows and many, lengths of no multiple of anything, an empty request.
 AttentionCase base_case(const DTypes& dtypes) {
@@ -41,18 +42,25 @@ AttentionCase decode_case(const DTypes& dtypes) {
   return c;
 }
 
-TEST(GpuQuick, Attention) {
-  std::vector<AttentionCase> cases;
-  const auto add = [&](const char* name, const AttentionCase& base,
-                       void (*change)(AttentionCase&)) {
+/// A case in each way to call (run_on_gpu).
+class CaseList {
+ public:
+  void add(const char* name, const AttentionCase& base, void (*change)(AttentionCase&)) {
     AttentionCase c = base;
     c.name = name;
     change(c);
     for (std::uint64_t form = 0; form < 4; ++form) {
-      c.seed = 8 * cases.size() + form;  // each way to call (run_on_gpu)
+      c.seed = 8 * cases.size() + form;
       cases.push_back(c);
     }
-  };
+  }
+  std::vector<AttentionCase> cases;
+};
+
+TEST(GpuQuick, Attention) {
+  CaseList list;
+  const auto add = [&](const char* name, const AttentionCase& base,
+                       void (*change)(AttentionCase&)) { list.add(name, base, change); };
   const AttentionCase bf16 = base_case(kBf16);
   add("causal", bf16, [](AttentionCase&) {});
   add("bidirectional", bf16, [](AttentionCase& c) { c.causal = false; });
@@ -92,7 +100,27 @@ TEST(GpuQuick, Attention) {
     c.q_lens = {1, 20};
     c.kv_lens = {1900, 1300};
   });
-  testkit::expect_all_right(cases, testkit::run_on_gpu);
+  testkit::expect_all_right(list.cases, testkit::run_on_gpu);
+}
+
+/// q, K and V of e4m3, which Hopper's prefill kernel multiplies as they are where it is chosen.
+TEST(GpuQuick, AttentionOfFp8) {
+  CaseList list;
+  const AttentionCase base = base_case(kE4M3);
+  list.add("fp8, causal", base, [](AttentionCase&) {});
+  list.add("fp8, window, sinks, holes", base, [](AttentionCase& c) {
+    c.window = 40, c.sinks = DType::kFloat32, c.hole_share = 0.4;
+  });
+  list.add("fp8, large scores, negative scale", base,
+           [](AttentionCase& c) { c.deviation = 4.0, c.scale = -0.1; });
+  list.add("fp8, softcap and ALiBi", base, [](AttentionCase& c) {
+    c.softcap = 4.0, c.alibi = true, c.layout = testkit::KvLayout::kMixed;
+  });
+  list.add("fp8, many splits", base, [](AttentionCase& c) {
+    c.q_lens = {1, 20};
+    c.kv_lens = {1900, 1300};
+  });
+  testkit::expect_all_right(list.cases, testkit::run_on_gpu);
 }
 
 TEST(GpuQuick, Store) {

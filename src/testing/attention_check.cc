@@ -6,11 +6,19 @@
 #include <vector>
 
 #include "src/cpu/reference/numbers.h"
+#include "src/cuda/attention.h"
 #include "src/testing/compare.h"
 
 namespace hpcattn::testkit {
 
-Arithmetic gpu_arithmetic(DType q_dtype) {
+Arithmetic gpu_arithmetic(DType q_dtype, DType kv_dtype) {
+  constexpr DType kE4M3 = DType::kFloat8E4M3;
+  if (q_dtype == kE4M3 && kv_dtype == kE4M3 && cuda::prefill_multiplies_fp8()) {
+    // The largest p of a row is 2^6 at least (PrefillProducts::kLift).
+    return {.tensor_cores = true,
+            .p_roundoff = reference::unit_roundoff(kE4M3),
+            .p_smallest = std::ldexp(reference::smallest(kE4M3), -6)};
+  }
   const DType p = q_dtype == DType::kBFloat16 ? DType::kBFloat16 : DType::kFloat16;
   return {.tensor_cores = true,
           .p_roundoff = reference::unit_roundoff(p),

@@ -20,8 +20,9 @@ struct Arithmetic {
   double p_smallest = 0.0;
 };
 
-/// Of the GPU's kernels: P in bfloat16 for a bfloat16 q, else in float16.
-Arithmetic gpu_arithmetic(DType q_dtype);
+/// Of the GPU's kernels: P in bfloat16 for a bfloat16 q, else in float16; in e4m3 where q, K and V
+/// are and the prefill kernel takes such calls.
+Arithmetic gpu_arithmetic(DType q_dtype, DType kv_dtype);
 
 /// "" when every element of out and lse is within its bound of the reference. The bounds follow
 /// from float32 arithmetic and the dtype of out, with u the unit roundoff of float32, D the head

@@ -126,9 +126,11 @@ def test_prefill_multiplies_by_warpgroups_and_copies_by_the_engine(cubins: list[
     def wrong(cubin: Cubin) -> str:
         if cubin.family != "prefill":
             return ""
-        opcodes = ["HGMMA", "UTMALDG"]
-        # With one warpgroup that computes, past head dim 128, registers need not be dealt out.
-        if any(f".head_dim = {dim}," in cubin.name for dim in (64, 128)):
+        fp8 = ".kv_dtype = hpcattn::DType::kFloat8E4M3" in cubin.name
+        product = "QGMMA" if fp8 else "HGMMA"
+        opcodes = [product, "UTMALDG", *(["LDSM", "STSM"] if fp8 else [])]
+        # With two warpgroups, past head dim 128 with 16 bits, registers need not be dealt out.
+        if fp8 or any(f".head_dim = {dim}," in cubin.name for dim in (64, 128)):
             opcodes.append("USETMAXREG")
         missing = [opcode for opcode in opcodes if not cubin.has(opcode)]
         # Where the compiler can not follow products under way, it waits after each of them.
@@ -137,7 +139,7 @@ def test_prefill_multiplies_by_warpgroups_and_copies_by_the_engine(cubins: list[
         # Where it does not know that a warp's lanes are together, it moves the descriptors of each
         # product from lanes to uniform registers.
         moves = cubin.count("R2UR")
-        many_moves = moves > 2 * cubin.count("HGMMA") and "USETMAXREG" in opcodes
+        many_moves = moves > 2 * cubin.count(product) + 8 and "USETMAXREG" in opcodes
         slow = [f"{moves} moves"] if many_moves else []
         return ", ".join([f"no {opcode}" for opcode in missing] + serialised + slow)
 

@@ -6,6 +6,8 @@
 // 1, 2t + 8 and 2t + 9 of its rows, and of the output the columns 2t and 2t + 1 of each tile.
 #pragma once
 
+#include "kernels/tile/unroll.h"
+
 namespace hpcattn {
 
 /// The pair of dims (2i, 2i + 1) of a block of 16 that stands at pair `place` of the contraction,
@@ -20,6 +22,26 @@ constexpr int fp8_place_of_pair(int i) { return i % 2 == 0 ? i / 2 : 4 + i / 2; 
 /// bytes.
 constexpr int output_dim(int tile, int column, bool fp8) {
   return fp8 ? tile / 2 * 16 + 2 * column + tile % 2 : tile * 8 + column;
+}
+
+/// Calls visit(dim, x, x_next) for the pairs of neighbouring dims that a lane holds of a row of the
+/// output, in the upper or lower half of its row tile.
+template <bool kFp8, unsigned kDimTiles, typename Visit>
+inline void for_each_output_pair(const float (&row)[kDimTiles][4], int half, int lane,
+                                 const Visit& visit) {
+  const int t = lane % 4;
+  HPCATTN_UNROLL
+  for (int n = 0; n < static_cast<int>(kDimTiles); n += 2) {
+    const float* first = &row[n][2 * half];
+    const float* second = &row[n + 1][2 * half];
+    if constexpr (kFp8) {
+      visit(output_dim(n, 2 * t, true), first[0], second[0]);
+      visit(output_dim(n, 2 * t + 1, true), first[1], second[1]);
+    } else {
+      visit(output_dim(n, 2 * t, false), first[0], first[1]);
+      visit(output_dim(n + 1, 2 * t, false), second[0], second[1]);
+    }
+  }
 }
 
 /// Bytes from one row to the next in shared memory: an odd number of 16-byte units, so that the

@@ -97,19 +97,7 @@ struct Multiply {
   template <typename Visit>
   static void for_each_pair(const float (&row)[kDimTiles][4], int half, int lane,
                             const Visit& visit) {
-    const int t = lane % 4;
-    HPCATTN_UNROLL
-    for (int n = 0; n < kDimTiles; n += 2) {
-      const float* first = &row[n][2 * half];
-      const float* second = &row[n + 1][2 * half];
-      if constexpr (kFp8) {
-        visit(output_dim(n, 2 * t, true), first[0], second[0]);
-        visit(output_dim(n, 2 * t + 1, true), first[1], second[1]);
-      } else {
-        visit(output_dim(n, 2 * t, false), first[0], first[1]);
-        visit(output_dim(n + 1, 2 * t, false), second[0], second[1]);
-      }
-    }
+    for_each_output_pair<kFp8>(row, half, lane, visit);
   }
 
  private:

@@ -34,7 +34,9 @@ inline float transform_score(float raw, const RowInfo& row, float distance, floa
 /// Running softmax of a thread's rows, of which it holds some columns (FlashAttention-2, section
 /// 3.1). Exponentials are taken against `reference`, which follows the maximum only when it is more
 /// than 2^kSlack behind: rescaling the output is dear, and any reference gives the same quotient.
-template <int kRowTiles, int kTokenTiles>
+/// It is then 2^kLift below: the exponentials are at most 2^kSlack, and the row's largest is
+/// 2^kLift at least, so that little is lost where they are rounded to a format with few exponents.
+template <int kRowTiles, int kTokenTiles, int kLift = 0>
 class Softmax {
   static constexpr float kSlack = 8.0F;
 
@@ -75,8 +77,9 @@ class Softmax {
       float& kept = reference[i][half];
       // True at the first number, since -inf + 8 is -inf.
       const bool moves = scaled > kept + kSlack;
-      rescale[i][half] = moves ? ptx::ex2(kept - scaled) : 1.0F;
-      kept = moves ? scaled : kept;
+      const float lifted = scaled - static_cast<float>(kLift);
+      rescale[i][half] = moves ? ptx::ex2(kept - lifted) : 1.0F;
+      kept = moves ? lifted : kept;
       sum[i][half] *= rescale[i][half];
       moved = moved || moves;
     });

@@ -15,25 +15,31 @@ struct LiveTokens {
   int begin;
   int end;
   unsigned boxes;
+
+  /// All of the tile.
+  template <PrefillLayout kLayout>
+  bool all() const {
+    constexpr unsigned kAllBoxes = (1U << kLayout.tile_kv / kLayout.box_tokens) - 1;
+    return begin <= 0 && end >= kLayout.tile_kv && boxes == kAllBoxes;
+  }
 };
 
-/// Rows of V of tokens that no row sees become zeros: 0 times what lies there may be NaN. Each
-/// warpgroup clears them all, before its own product.
-template <PrefillSpec kSpec>
-inline void clear_dead_values(std::uint32_t slot, const LiveTokens& live, int thread) {
+/// Rows of V of tokens that no row sees, of tokens [first, first + kTokens), become zeros: 0 times
+/// what lies there may be NaN. By kThreads threads.
+template <PrefillSpec kSpec, int kTokens, int kThreads>
+inline void clear_dead_values(std::uint32_t slot, const LiveTokens& live, int first, int thread) {
   constexpr PrefillLayout kLayout = prefill_layout(kSpec);
-  constexpr int kUnits = PrefillLayout::kLineBytes / 16;
+  constexpr int kUnits = kLayout.line_bytes / 16;
   HPCATTN_NO_UNROLL
-  for (int i = thread; i < kLayout.tile_kv * kUnits; i += kWarpgroupThreads) {
+  for (int i = first * kUnits + thread; i < (first + kTokens) * kUnits; i += kThreads) {
     const int token = i / kUnits;
     const bool copied = (live.boxes >> token / kLayout.box_tokens & 1U) != 0;
     if (copied && token >= live.begin && token < live.end) continue;
     HPCATTN_NO_UNROLL
     for (int line = 0; line < kLayout.lines; ++line) {
-      ptx::clear_shared_16(slot + line * kLayout.tile_kv * PrefillLayout::kLineBytes + i * 16);
+      ptx::clear_shared_16(slot + line * kLayout.tile_kv * kLayout.line_bytes + i * 16);
     }
   }
-  ptx::fence_async_shared();
 }
 
 /// Scores of tokens in boxes that were not copied.

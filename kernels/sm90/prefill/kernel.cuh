@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hopper's prefill kernel: a persistent grid, a cta on each multiprocessor. The first warpgroup
-// brings K, V and q, the others compute 64 rows each.
+// brings K, V and q, the next compute 64 rows each, and with fp8 the last transposes V.
 #pragma once
 
 #include "kernels/generic/attention/plan_fits.h"
@@ -10,6 +10,7 @@
 #include "kernels/sm90/prefill/load.h"
 #include "kernels/sm90/prefill/query.h"
 #include "kernels/sm90/prefill/task.h"
+#include "kernels/sm90/prefill/transpose.h"
 
 namespace hpcattn {
 
@@ -26,20 +27,24 @@ inline void prefill(const PrefillParams& params) {
   if (!plan_fits(p, p.fault)) return;
   __syncthreads();
 
-  // Of 64 K registers; with one warpgroup that computes there are enough for all.
+  constexpr int kComputing = kLayout.warpgroups * kWarpgroupThreads;
+  constexpr bool kDeals = kLayout.deals_registers();
   if (threadIdx.x < kWarpgroupThreads) {
-    if constexpr (kLayout.warpgroups > 1) ptx::give_registers<40>();
+    if constexpr (kDeals) ptx::give_registers<PrefillLayout::kLoadRegisters>();
     const auto thread = static_cast<int>(threadIdx.x);
     if (thread < 32) {
       load_keys_and_values<kSpec>(params, parts, thread);
     } else {
       load_queries<kSpec>(p, parts, thread - 32);
     }
-  } else {
-    if constexpr (kLayout.warpgroups > 1) ptx::take_registers<232>();
+  } else if (!kLayout.transposes || threadIdx.x < kWarpgroupThreads + kComputing) {
+    if constexpr (kDeals) ptx::take_registers<kLayout.compute_registers()>();
     const int thread = static_cast<int>(threadIdx.x) - kWarpgroupThreads;
     Warpgroup<kSpec>(p, parts, ptx::warp_uniform(thread / kWarpgroupThreads)).run();
-    write_padding<kSpec.attention.head_dim, kLayout.warpgroups * kWarpgroupThreads>(p, thread);
+    write_padding<kSpec.attention.head_dim, kComputing>(p, thread);
+  } else if constexpr (kLayout.transposes) {
+    ptx::give_registers<kLayout.transpose_registers()>();
+    transpose_values<kSpec>(parts, static_cast<int>(threadIdx.x) - kWarpgroupThreads - kComputing);
   }
 }
 

@@ -20,7 +20,7 @@ inline void load_task_tiles(const PrefillParams& params, const plan::Task& task,
   constexpr PrefillLayout kLayout = prefill_layout(kSpec);
   constexpr int kBoxes = kLayout.tile_kv / kLayout.box_tokens;
   constexpr int kPageSize = kSpec.page_size > 0 ? kSpec.page_size : 1;  // where there are pages
-  constexpr int kBoxBytes = kLayout.box_tokens * PrefillLayout::kLineBytes;
+  constexpr int kBoxBytes = kLayout.box_tokens * kLayout.line_bytes;
   const AttentionParams& p = params.attention;
   constexpr bool kPacked = kSpec.page_size == 0;
   const std::int32_t* const table = p.page_table + task.request * p.table_request;
@@ -54,7 +54,7 @@ inline void load_task_tiles(const PrefillParams& params, const plan::Task& task,
     const std::uint32_t to = shared.slot_address(at) + lane * kBoxBytes;
     HPCATTN_UNROLL
     for (int line = 0; line < kLayout.lines; ++line) {
-      ptx::tensor_copy_5d(to + line * kLayout.tile_kv * PrefillLayout::kLineBytes, map,
+      ptx::tensor_copy_5d(to + line * kLayout.tile_kv * kLayout.line_bytes, map,
                           slots.full_barrier(at), 0, place, line, task.kv_head, page);
     }
   };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What passes between the warps that load and those that compute: K and V, q, records of tasks.
-// Each has some places, which are full or empty by turns.
+// What passes between the warps that load, those that transpose and those that compute: K and V, q,
+// V transposed, records of tasks. Each has some places, which are full or empty by turns.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,11 @@ struct PrefillShared {
   static constexpr PrefillLayout kLayout = prefill_layout(kSpec);
   static constexpr int kComputingWarps = kLayout.warpgroups * 4;
   static constexpr int kQueryWarps = 3;
+  static constexpr int kTransposingWarps = kLayout.transposes ? 4 : 0;
   using Slots = Turns<kLayout.slots>;
   using Queries = Turns<kLayout.queries>;
   using Records = Turns<PrefillLayout::kRecords>;
+  using Transposed = Turns<PrefillLayout::kMaxValues>;
   char* base;
 
   std::uint32_t address(int offset) const { return ptx::shared_address(base) + offset; }
@@ -35,19 +37,39 @@ struct PrefillShared {
     constexpr int kBefore = PrefillLayout::kMaxSlots + PrefillLayout::kMaxQueries;
     return Records(address(kLayout.barriers_offset + 2 * kBefore * 8));
   }
+  Transposed transposed() const {
+    constexpr int kBefore =
+        PrefillLayout::kMaxSlots + PrefillLayout::kMaxQueries + PrefillLayout::kRecords;
+    return Transposed(address(kLayout.barriers_offset + 2 * kBefore * 8));
+  }
+  /// V as the products take it: transposed, or as it lies in its slot.
+  auto values() const {
+    if constexpr (kLayout.transposes) {
+      return transposed();
+    } else {
+      return slots();
+    }
+  }
 
   /// One thread, before the first use.
   void init() const {
     slots().init(1, kComputingWarps);  // full: who starts the copies, and their bytes
     queries().init(kQueryWarps, kComputingWarps);
-    records().init(1, kQueryWarps + kComputingWarps);
+    records().init(1, kQueryWarps + kComputingWarps + kTransposingWarps);
+    if constexpr (kLayout.transposes) transposed().init(kTransposingWarps, kComputingWarps);
     ptx::fence_mbarrier_init();
   }
 
   std::uint32_t slot_address(int item) const {
     return address(kLayout.slots_offset) + Slots::place_of(item) * kLayout.slot_bytes;
   }
-  /// Bit i: box i of the tile was copied. Of K's slot.
+  std::uint32_t transposed_address(int tile) const {
+    return address(kLayout.values_offset) + tile % PrefillLayout::kMaxValues * kLayout.slot_bytes;
+  }
+  std::uint32_t value_address(int item) const {
+    return kLayout.transposes ? transposed_address(item) : slot_address(item);
+  }
+  /// Bit i: box i of the tile was copied.
   std::uint32_t& boxes(int item) const {
     return reinterpret_cast<std::uint32_t*>(base + kLayout.boxes_offset)[Slots::place_of(item)];
   }

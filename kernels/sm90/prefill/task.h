@@ -46,10 +46,11 @@ class Warpgroup {
   static constexpr AttentionSpec kAttention = kSpec.attention;
   static constexpr int kThreads = kLayout.warpgroups * kWarpgroupThreads;
   static constexpr unsigned kAllBoxes = (1U << kLayout.tile_kv / kLayout.box_tokens) - 1;
+  static constexpr bool kTransposes = kLayout.transposes;
   using Products = PrefillProducts<kSpec>;
   using Scores = typename Products::Scores;
   using Output = typename Products::Output;
-  using RunningSoftmax = Softmax<1, Products::kTokenTiles>;
+  using RunningSoftmax = Softmax<1, Products::kTokenTiles, Products::kLift>;
   using Tiles = TileItems<kLayout>;
 
   /// Of this cta's tasks the one of this number, whose tiles are the ring's items from `item` on.
@@ -59,7 +60,8 @@ class Warpgroup {
     bool is_end;
     Tiles tiles;
     int key(int tile) const { return item + tiles.key(tile); }
-    int value(int tile) const { return item + tiles.value(tile); }
+    /// V's place in shared_.values(): one of two items of the ring, where it is transposed.
+    int value(int tile) const { return kTransposes ? item / 2 + tile : item + tiles.value(tile); }
   };
 
   /// What this lane has to know of the task's rows: of its two, and of all of its warp.
@@ -118,11 +120,10 @@ class Warpgroup {
     return rows;
   }
 
-  void start_scores(Scores& scores, int number, int key_item) const {
-    const std::uint32_t rows = warpgroup_ * kWarpgroupRows * PrefillLayout::kLineBytes;
+  void start_scores(Scores& scores, int number, std::uint32_t keys) const {
+    const std::uint32_t rows = warpgroup_ * kWarpgroupRows * kLayout.line_bytes;
     ptx::wgmma_fence();
-    Products::start_scores(scores, ptx::shared_address(shared_.q(number)) + rows,
-                           shared_.slot_address(key_item));
+    Products::start_scores(scores, ptx::shared_address(shared_.q(number)) + rows, keys);
   }
 
   /// What of a tile is masked; K of it is there.
@@ -153,21 +154,26 @@ class Warpgroup {
     return moved;
   }
 
-  /// V of a tile is there, and what is dead of it cleared.
+  /// V of a tile is there, and what is dead of it cleared: by who transposes it, or by each
+  /// warpgroup for itself.
   void wait_values(const Task& task, int tile, unsigned boxes) const {
-    shared_.slots().wait_full(task.value(tile));
-    const plan::Task& record = shared_.record(task.number);
-    const int token = task.tiles.token(tile);
-    const LiveTokens live{record.kv_begin - token, record.kv_end - token, boxes};
-    if (live.begin <= 0 && live.end >= kLayout.tile_kv && boxes == kAllBoxes) return;
-    clear_dead_values<kSpec>(shared_.slot_address(task.value(tile)), live, thread_here());
-    sync_warpgroup(warpgroup_);
+    shared_.values().wait_full(task.value(tile));
+    if constexpr (!kTransposes) {
+      const plan::Task& record = shared_.record(task.number);
+      const int token = task.tiles.token(tile);
+      const LiveTokens live{record.kv_begin - token, record.kv_end - token, boxes};
+      if (live.all<kLayout>()) return;
+      clear_dead_values<kSpec, kLayout.tile_kv, kWarpgroupThreads>(
+          shared_.value_address(task.value(tile)), live, 0, thread_here());
+      ptx::fence_async_shared();
+      sync_warpgroup(warpgroup_);
+    }
   }
 
   void start_output(Output& output, const typename Products::Probabilities& probabilities,
                     const Task& task, int tile) const {
     ptx::wgmma_fence();
-    Products::start_output(output, probabilities, shared_.slot_address(task.value(tile)));
+    Products::start_output(output, probabilities, shared_.value_address(task.value(tile)));
   }
 
   /// Returns the next task; scores of its first tile and `rows` are there if both have tiles.
@@ -183,7 +189,7 @@ class Warpgroup {
     if (!started) {
       shared_.queries().wait_full(task.number);
       slots.wait_full(task.key(0));
-      start_scores(scores, task.number, task.key(0));
+      start_scores(scores, task.number, shared_.slot_address(task.key(0)));
       rows = look_up_rows(task.number);
       ptx::wgmma_wait<0>();
       Products::keep_order(scores);
@@ -199,7 +205,7 @@ class Warpgroup {
     const auto end_turn = [&](int tile) {
       ptx::wgmma_wait<0>();
       Products::keep_order(output);
-      if (tile > 0) slots.release(task.value(tile - 1), lane_here());
+      if (tile > 0) shared_.values().release(task.value(tile - 1), lane_here());
       if (moved) rescale_output(output, rescale);
       Products::pack(probabilities, scores);
     };
@@ -208,7 +214,7 @@ class Warpgroup {
       slots.wait_full(task.key(tile + 1));
       const Masked next_masked = look_at(task, rows, tile + 1);
       turn_.wait();
-      start_scores(scores, task.number, task.key(tile + 1));
+      start_scores(scores, task.number, shared_.slot_address(task.key(tile + 1)));
       wait_values(task, tile, masked.boxes);
       start_output(output, probabilities, task, tile);
       turn_.pass();
@@ -226,8 +232,9 @@ class Warpgroup {
       slots.wait_full(next.key(0));
     }
     turn_.wait();
-    start_scores(scores, starts ? next.number : task.number,
-                 starts ? next.key(0) : task.value(last));
+    start_scores(
+        scores, starts ? next.number : task.number,
+        starts ? shared_.slot_address(next.key(0)) : shared_.value_address(task.value(last)));
     wait_values(task, last, masked.boxes);
     start_output(output, probabilities, task, last);
     turn_.pass();
@@ -235,7 +242,7 @@ class Warpgroup {
     ptx::wgmma_wait<0>();
     Products::keep_order(scores);
     Products::keep_order(output);
-    slots.release(task.value(last), lane_here());
+    shared_.values().release(task.value(last), lane_here());
     return next;
   }
 

@@ -20,6 +20,17 @@ inline std::uint32_t pack2_fp8(float low, float high) {
   static_assert(is_fp8(kFp8));
   return emulator::encode_number(kFp8, low, true) | emulator::encode_number(kFp8, high, true) << 8;
 }
+
+template <DType kFp8>
+inline std::uint32_t pack4_fp8(float x0, float x1, float x2, float x3) {
+  std::uint32_t packed = 0;
+  int shift = 0;
+  for (const float x : {x0, x1, x2, x3}) {
+    packed |= emulator::encode_number(kFp8, x, true) << shift;
+    shift += 8;
+  }
+  return packed;
+}
 #endif
 
 }  // namespace hpcattn::ptx

@@ -91,6 +91,22 @@ inline void ldmatrix(std::uint32_t (&r)[kMatrices], std::uint32_t shared) {
       });
 }
 
+#if __CUDA_ARCH__ >= 900
+inline void stmatrix_x4(std::uint32_t shared, const std::uint32_t (&r)[4]) {
+  std::uint32_t registers[4] = {r[0], r[1], r[2], r[3]};
+  detail::Matrices mine{shared, registers};
+  emulator::together<detail::Matrices>(
+      0xffffffffU, "stmatrix", mine, [](detail::Matrices* const* lanes, unsigned) {
+        for (int row = 0; row < 32; ++row) {
+          char* const to = emulator::shared_at(lanes[row]->address, 16, 16);
+          for (int t = 0; t < 4; ++t) {
+            std::memcpy(to + 4 * t, &lanes[row % 8 * 4 + t]->registers[row / 8], 4);
+          }
+        }
+      });
+}
+#endif
+
 inline std::uint32_t transpose_8x8(std::uint32_t pair) {
   emulator::together<std::uint32_t>(
       0xffffffffU, "movmatrix", pair, [](std::uint32_t* const* lanes, unsigned) {

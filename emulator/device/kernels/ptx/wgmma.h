@@ -19,34 +19,41 @@ struct SharedOperand {
   std::uint32_t start;
   std::uint32_t leading;
   std::uint32_t stride;
+  std::uint32_t line;  // bytes that are swizzled together
 
   explicit SharedOperand(std::uint64_t descriptor)
       : start(static_cast<std::uint32_t>(descriptor & 0x3fffU) << 4),
         leading(static_cast<std::uint32_t>(descriptor >> 16 & 0x3fffU) << 4),
-        stride(static_cast<std::uint32_t>(descriptor >> 32 & 0x3fffU) << 4) {
-    if (descriptor >> 62 != 1)
-      machine->fail("a matrix in shared memory that is not swizzled by 128");
+        stride(static_cast<std::uint32_t>(descriptor >> 32 & 0x3fffU) << 4),
+        line(descriptor >> 62 == 2 ? 64 : 128) {
+    if (descriptor >> 62 != 1 && descriptor >> 62 != 2) {
+      machine->fail("a matrix in shared memory that is swizzled neither by 128 nor by 64");
+    }
     if ((descriptor >> 49 & 7U) != 0) machine->fail("a matrix with a base offset");
   }
 
   template <DType kType>
-  static float at(std::uint32_t address) {
-    const std::uint32_t swizzled = address ^ (address >> 7 & 7U) << 4;
+  float at(std::uint32_t address) const {
+    constexpr auto kBytes = static_cast<std::size_t>(size_bytes(kType));
+    const std::uint32_t swizzled = address ^ (address >> 7 & (line / 16 - 1)) << 4;
     std::uint16_t code = 0;
-    std::memcpy(&code, shared_at(swizzled, 2, 2), 2);
+    std::memcpy(&code, shared_at(swizzled, kBytes, kBytes), kBytes);
     return decode_number<kType>(code);
   }
   /// Element k of a row (of the left operand) or column (of the right one).
   template <DType kType>
   float k_major(int row, int k) const {
     const auto r = static_cast<std::uint32_t>(row);
-    return at<kType>(start + r / 8 * stride + r % 8 * 128 + static_cast<std::uint32_t>(k) * 2);
+    return at<kType>(start + r / 8 * stride + r % 8 * line +
+                     static_cast<std::uint32_t>(k * static_cast<int>(size_bytes(kType))));
   }
   template <DType kType>
   float mn_major(int row, int k) const {
     const auto r = static_cast<std::uint32_t>(row);
-    const auto line = static_cast<std::uint32_t>(k);
-    return at<kType>(start + r / 64 * leading + r % 64 * 2 + line / 8 * stride + line % 8 * 128);
+    const auto along = static_cast<std::uint32_t>(k);
+    if (size_bytes(kType) != 2) machine->fail("an MN-major matrix of other than 16-bit numbers");
+    if (line != 128) machine->fail("an MN-major matrix that is not swizzled by 128");
+    return at<kType>(start + r / 64 * leading + r % 64 * 2 + along / 8 * stride + along % 8 * 128);
   }
 };
 
@@ -80,15 +87,15 @@ struct Accumulators {
     return found;
   }
 
-  /// += a [16][16] b [16][kN], or without what was there.
-  template <int kN>
-  void add(const float (&a)[16][16], const float (&b)[kN][16], bool keep) {
+  /// += a [16][kDepth] b [kDepth][kN], or without what was there.
+  template <int kN, int kDepth>
+  void add(const float (&a)[16][kDepth], const float (&b)[kN][kDepth], bool keep) {
     for (int lane = 0; lane < 32; ++lane) {
       for (int i = 0; i < kN / 2; ++i) {
         const float* const left = a[lane / 4 + i / 2 % 2 * 8];
         const float* const right = b[i / 4 * 8 + lane % 4 * 2 + i % 2];
         double sum = 0;
-        for (int k = 0; k < 16; ++k) sum += double{left[k]} * double{right[k]};
+        for (int k = 0; k < kDepth; ++k) sum += double{left[k]} * double{right[k]};
         float& value = values[lane][static_cast<std::size_t>(i)];
         value = static_cast<float>((keep ? double{value} : 0.0) + sum);
       }
@@ -105,32 +112,37 @@ struct WarpProduct {
   int warp;  // of its group
 };
 
-/// The operands of a warp's product.
+/// The operands of a warp's product, which is 32 bytes deep.
 template <DType kType, int kN>
 struct Operands {
-  float a[16][16];
-  float b[kN][16];
+  static constexpr int kDepth = 32 / static_cast<int>(size_bytes(kType));
+  static constexpr int kPerRegister = kDepth / 8;
+  static constexpr int kBits = 32 / kPerRegister;
+  float a[16][kDepth];
+  float b[kN][kDepth];
 
   void read(const WarpProduct& product, const std::uint32_t* const* registers) {
     const SharedOperand right(product.b);
+    const bool mn_major = product.a_registers != nullptr && !is_fp8(kType);
     for (int column = 0; column < kN; ++column) {
-      for (int k = 0; k < 16; ++k) {
-        b[column][k] = product.a_registers != nullptr ? right.mn_major<kType>(column, k)
-                                                      : right.k_major<kType>(column, k);
+      for (int k = 0; k < kDepth; ++k) {
+        b[column][k] =
+            mn_major ? right.mn_major<kType>(column, k) : right.k_major<kType>(column, k);
       }
     }
     if (product.a_registers != nullptr) {
       for (int lane = 0; lane < 32; ++lane) {
-        for (int i = 0; i < 8; ++i) {
-          const std::uint32_t pair = registers[lane][i / 2];
-          a[lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i / 4 * 8 + i % 2] =
-              decode_number<kType>(pair >> (i % 2 * 16));
+        for (int i = 0; i < 4 * kPerRegister; ++i) {
+          const int r = i / kPerRegister;
+          const int within = i % kPerRegister;
+          a[lane / 4 + r % 2 * 8][lane % 4 * kPerRegister + within + r / 2 * (kDepth / 2)] =
+              decode_number<kType>(registers[lane][r] >> (within * kBits));
         }
       }
     } else {
       const SharedOperand left(product.a);
-      for (int i = 0; i < 256; ++i) {
-        a[i / 16][i % 16] = left.k_major<kType>(product.warp * 16 + i / 16, i % 16);
+      for (int i = 0; i < 16 * kDepth; ++i) {
+        a[i / kDepth][i % kDepth] = left.k_major<kType>(product.warp * 16 + i / kDepth, i % kDepth);
       }
     }
   }
@@ -156,7 +168,7 @@ void start_product(WarpProduct* const* lanes, unsigned) {
   if (early) operands->read(product, registers.data());
   machine->start_product([=] {
     if (!early) operands->read(product, registers.data());
-    accumulators->add<kN>(operands->a, operands->b, product.add != 0);
+    accumulators->add(operands->a, operands->b, product.add != 0);
   });
 }
 
@@ -169,12 +181,14 @@ inline void meet_warp(const char* what, void (*work)(int* const*, unsigned)) {
 
 namespace hpcattn::ptx {
 
-inline std::uint64_t swizzled_operand(std::uint32_t shared, int stride_bytes, int leading_bytes) {
+template <int kLineBytes>
+std::uint64_t swizzled_operand(std::uint32_t shared, int stride_bytes, int leading_bytes) {
+  static_assert(kLineBytes == 64 || kLineBytes == 128);
   if (shared % 16 != 0 || stride_bytes % 16 != 0 || leading_bytes % 16 != 0) {
     emulator::machine->fail("a matrix in shared memory at %u, %d, %d: no multiples of 16", shared,
                             stride_bytes, leading_bytes);
   }
-  std::uint64_t descriptor = 1;
+  std::uint64_t descriptor = kLineBytes == 128 ? 1 : 2;
   descriptor = descriptor << 30 | static_cast<std::uint64_t>(stride_bytes) >> 4;
   descriptor = descriptor << 16 | static_cast<std::uint64_t>(leading_bytes) >> 4;
   return descriptor << 16 | std::uint64_t{shared} >> 4;
@@ -182,8 +196,11 @@ inline std::uint64_t swizzled_operand(std::uint32_t shared, int stride_bytes, in
 
 inline std::uint64_t further(std::uint64_t operand, int bytes) {
   const emulator::SharedOperand fields(operand);
-  return swizzled_operand(fields.start + static_cast<std::uint32_t>(bytes),
-                          static_cast<int>(fields.stride), static_cast<int>(fields.leading));
+  const std::uint32_t start = fields.start + static_cast<std::uint32_t>(bytes);
+  const auto stride = static_cast<int>(fields.stride);
+  const auto leading = static_cast<int>(fields.leading);
+  return fields.line == 128 ? swizzled_operand<128>(start, stride, leading)
+                            : swizzled_operand<64>(start, stride, leading);
 }
 
 inline void wgmma_fence() {

@@ -5,9 +5,7 @@
 
 #include "src/gpu_tests/attention_run.h"
 #include "src/gpu_tests/expect.h"
-#include "src/testing/merge_case.h"
-#include "src/testing/rope_case.h"
-#include "src/testing/store_case.h"
+#include "src/gpu_tests/kv_run.h"
 
 namespace hpcattn {
 namespace {
@@ -107,10 +105,7 @@ TEST(GpuQuick, Store) {
     }
   }
   testkit::expect_all_right(cases, [](GpuLane& lane, const testkit::StoreCase& c) {
-    return testkit::StoreBatch(c).run_and_check_by([&](const StoreKvArgs& args) {
-      return testkit::call_on_gpu(lane, args,
-                                  [](const StoreKvArgs& a, const Execution& e) { store_kv(a, e); });
-    });
+    return testkit::run_store(lane, c);
   });
 }
 
@@ -137,15 +132,7 @@ TEST(GpuQuick, Rope) {
       }
     }
   }
-  testkit::expect_all_right(cases, [](GpuLane& lane, const testkit::RopeCase& c) {
-    return testkit::RopeBatch(c).run_and_check_by(
-        [&](const RopeNormStoreKvArgs& args) {
-          return testkit::call_on_gpu(
-              lane, args,
-              [](const RopeNormStoreKvArgs& a, const Execution& e) { rope_norm_store_kv(a, e); });
-        },
-        testkit::kGpuScaleError);
-  });
+  testkit::expect_all_right(cases, testkit::run_rope);
 }
 
 TEST(GpuQuick, Merge) {
@@ -158,12 +145,7 @@ TEST(GpuQuick, Merge) {
     c.row_gap = 3;
     cases.push_back(c);
   }
-  testkit::expect_all_right(cases, [](GpuLane& lane, const testkit::MergeCase& c) {
-    return testkit::run_and_check_by(c, [&](const MergeArgs& args) {
-      return testkit::call_on_gpu(
-          lane, args, [](const MergeArgs& a, const Execution& e) { merge_partials(a, e); });
-    });
-  });
+  testkit::expect_all_right(cases, testkit::run_merge);
 }
 
 }  // namespace

@@ -21,9 +21,13 @@ struct RopePairsSpec {
 
 inline constexpr int kPairsThreads = 128;  // of a cta
 inline constexpr int kPairsWarps = kPairsThreads / 32;
-inline constexpr int kLanePairs = 8;  // of a row that a lane holds: two pieces of 8 elements
-inline constexpr int kStageRows = 8;  // of a lane, worked on or on their way: a power of two
-inline constexpr int kPairsShared = kStageRows * kPairsThreads * 32;  // bytes: the rows' pieces
+inline constexpr int kLanePairs = 8;       // of a row that a lane holds: two pieces of 8 elements
+inline constexpr int kStageRows = 4;  // of a lane, worked on or on their way: a power of two
+/// Bytes: the rows' pieces, what a lane notes of a token, and numbers that it puts right.
+inline constexpr int kPairsShared = (kStageRows * 32 + 16 + 64) * kPairsThreads;
+
+/// Ctas of a multiprocessor for which the compiler leaves registers: it would spill for more.
+constexpr int pairs_ctas_per_sm(PairsNorm norm) { return norm == PairsNorm::kAfterRope ? 4 : 5; }
 
 /// Lanes to a row, 16 elements each; a power of two, so some may have no elements.
 constexpr int pairs_lanes(std::int64_t head_dim) {

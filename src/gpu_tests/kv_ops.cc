@@ -133,6 +133,33 @@ TEST(GpuRope, ManyRowsOfDecode) {
   testkit::expect_all_right(cases, run_rope);
 }
 
+/// Warps that have many steps, of several tokens and kinds; the last token's is no whole one.
+TEST(GpuRope, UnitsOfManySteps) {
+  std::vector<RopeCase> cases;
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (auto policy :
+         {QkNormPolicy::kNone, QkNormPolicy::kRopeThenNorm, QkNormPolicy::kNormThenRope}) {
+      RopeCase c;
+      c.name = "many steps";
+      c.seed = cases.size() + 1;
+      c.q_lens = {1200, 1, 0, 400};
+      c.past_lens = {0, 33, 0, 100};
+      c.padding_tokens = 40;
+      c.num_q_heads = 15;
+      c.num_kv_heads = 5;
+      c.head_dim = 128;
+      c.rotary_dim = cases.size() % 2 == 0 ? 128 : 96;
+      c.dtype = dtype;
+      c.cache_dtype = cases.size() % 2 == 0 ? dtype : DType::kFloat8E4M3;
+      c.q_output = cases.size() % 2 == 0 ? testkit::QOutput::kOwn : testkit::QOutput::kFp8Dynamic;
+      c.policy = policy;
+      c.aligned = true;
+      cases.push_back(c);
+    }
+  }
+  testkit::expect_all_right(cases, run_rope);
+}
+
 /// Rows whose squares are no float32, and that a norm brings back to ordinary numbers.
 TEST(GpuRope, RowsOfAnyMagnitude) {
   std::vector<RopeCase> cases;

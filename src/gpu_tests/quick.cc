@@ -132,6 +132,13 @@ TEST(GpuQuick, Rope) {
       }
     }
   }
+  // More steps than warps at once: each has several, of several tokens.
+  testkit::RopeCase many = cases[4];
+  many.seed = cases.size() + 1;
+  many.q_lens = {900, 1, 700};
+  many.past_lens = {0, 40, 3};
+  many.aligned = true;
+  cases.push_back(many);
   testkit::expect_all_right(cases, testkit::run_rope);
 }
 

@@ -2,7 +2,6 @@
 #include "src/cuda/rope_pairs.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -66,30 +65,34 @@ KernelVariant variant_of(const RopePairsSpec& spec) {
   const std::string interleaved = spec.interleaved ? "true" : "false";
   return {
       .name = message("rope_norm_store_kv_pairs<{.dtype = ", name(spec.dtype),
-                      ", .norm = ", name_of(spec.norm), ", .interleaved = ", interleaved, "}>"),
-      .source = message("#include \"kernels/fused/rope_pairs/kernel.cuh\"\n"
-                        "extern \"C\" __global__ void __launch_bounds__(",
-                        kPairsThreads, ", ", pairs_ctas_per_sm(spec.norm),
-                        ") hpcattn_kernel(const __grid_constant__ hpcattn::RopePairsParams p) {\n"
-                        "  hpcattn::rope_pairs<hpcattn::RopePairsSpec{.dtype = ",
-                        source_name(spec.dtype), ", .norm = hpcattn::PairsNorm::",
-                        name_of(spec.norm), ", .interleaved = ", interleaved, "}>(p);\n}\n"),
+                      ", .norm = ", name_of(spec.norm), ", .interleaved = ", interleaved,
+                      ", .lanes = ", spec.lanes, "}>"),
+      .source =
+          message("#include \"kernels/fused/rope_pairs/kernel.cuh\"\n"
+                  "extern \"C\" __global__ void __launch_bounds__(",
+                  kPairsThreads, ", ", pairs_ctas_per_sm(spec.norm),
+                  ") hpcattn_kernel(const __grid_constant__ hpcattn::RopePairsParams p) {\n"
+                  "  hpcattn::rope_pairs<hpcattn::RopePairsSpec{.dtype = ",
+                  source_name(spec.dtype), ", .norm = hpcattn::PairsNorm::", name_of(spec.norm),
+                  ", .interleaved = ", interleaved, ", .lanes = ", spec.lanes, "}>(p);\n}\n"),
       .threads = kPairsThreads,
       .shared_bytes = kPairsShared,
   };
 }
 
-std::vector<RopePairsSpec> rope_pairs_specs(DType dtype, QkNormPolicy policy, NormScope scope) {
+std::vector<RopePairsSpec> rope_pairs_specs(DType dtype, std::int64_t head_dim, QkNormPolicy policy,
+                                            NormScope scope) {
   if (size_bytes(dtype) != 2) return {};
   if (policy != QkNormPolicy::kNone && scope != NormScope::kHead) return {};
   const PairsNorm norm = norm_of(policy);
-  return {{.dtype = dtype, .norm = norm, .interleaved = false},
-          {.dtype = dtype, .norm = norm, .interleaved = true}};
+  const int lanes = pairs_lanes(head_dim);
+  return {{.dtype = dtype, .norm = norm, .interleaved = false, .lanes = lanes},
+          {.dtype = dtype, .norm = norm, .interleaved = true, .lanes = lanes}};
 }
 
 std::optional<RopePairsSpec> rope_pairs_spec(const RopeNormStoreKvArgs& args) {
   const std::vector<RopePairsSpec> specs =
-      rope_pairs_specs(args.q.dtype(), args.norm_policy, args.norm_scope);
+      rope_pairs_specs(args.q.dtype(), args.q.size(2), args.norm_policy, args.norm_scope);
   if (specs.empty() || !pairs_in_pieces(args)) return std::nullopt;
   for (const Tensor* tensor : {&args.q, &args.k, &args.v, &args.k_cache, &args.v_cache, &args.out_q,
                                &args.out_k, &args.out_v}) {
@@ -111,6 +114,7 @@ std::optional<RopePairsSpec> rope_pairs_spec(const RopeNormStoreKvArgs& args) {
   for (const Tensor* output : {&args.out_q, &args.out_k, &args.out_v}) {
     if (has_far_heads(*output, 1)) return std::nullopt;
   }
+  if (has_far_heads(args.out_q_scale, 0) || has_far_heads(args.out_q_scale, 1)) return std::nullopt;
   if (has_far_heads(args.k_cache, 2) || has_far_heads(args.v_cache, 2)) return std::nullopt;
   if (args.k_cache.defined() && args.k_cache.size(0) > kMost) return std::nullopt;
   if (rows > kMost / 2 || args.cos_sin.size(0) > kMost) return std::nullopt;
@@ -122,8 +126,10 @@ std::vector<KernelVariant> all_rope_pairs_variants() {
   for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     for (auto policy :
          {QkNormPolicy::kNone, QkNormPolicy::kRopeThenNorm, QkNormPolicy::kNormThenRope}) {
-      for (const RopePairsSpec& spec : rope_pairs_specs(dtype, policy, NormScope::kHead)) {
-        variants.push_back(variant_of(spec));
+      for (std::int64_t head_dim : {64, 128, 256}) {
+        for (const auto& spec : rope_pairs_specs(dtype, head_dim, policy, NormScope::kHead)) {
+          variants.push_back(variant_of(spec));
+        }
       }
     }
   }
@@ -132,20 +138,26 @@ std::vector<KernelVariant> all_rope_pairs_variants() {
 
 RopePairsParams rope_pairs_params(const RopeNormStoreKvArgs& args, int num_sms, Fault* faults) {
   RopePairsParams p{.rope = rope_params(args, num_sms, faults)};
-  p.num_lanes = pairs_lanes(args.q.size(2));
-  p.lanes_log2 = std::countr_zero(static_cast<unsigned>(p.num_lanes));
+  const int teams = pairs_teams(pairs_lanes(args.q.size(2)));
   for (int kind : {kQueryRow, kKeyRow, kValueRow}) {
     const RowsView& rows = p.rope.inputs[kind];
     p.inputs[kind] = {.data = rows.data,
                       .token_stride = static_cast<std::int32_t>(rows.token_stride),
                       .head_stride = static_cast<std::int32_t>(rows.head_stride),
-                      .step_stride = static_cast<std::int32_t>(rows.head_stride) * p.num_teams()};
+                      .step_stride = static_cast<std::int32_t>(rows.head_stride) * teams};
     p.output_strides[kind] = static_cast<std::int32_t>(p.rope.outputs[kind].head_stride);
   }
   for (int side : {0, 1}) {
     p.cache_strides[side] = static_cast<std::int32_t>(p.rope.caches[side].head_stride);
   }
+  p.scale_strides[0] = static_cast<std::int32_t>(p.rope.out_q_scale.token_stride);
+  p.scale_strides[1] = static_cast<std::int32_t>(p.rope.out_q_scale.head_stride);
+  // Over a scale of its own, no number is so much smaller than the largest; but a norm after RoPE
+  // may make the other of a pair small.
+  const bool own_scales = is_fp8(args.out_q.dtype()) && !args.q_scale.defined() &&
+                          args.norm_policy != QkNormPolicy::kRopeThenNorm;
   for (int kind : {kQueryRow, kKeyRow}) {
+    if (kind == kQueryRow && own_scales) continue;
     const auto note = [&](const auto& view) {
       if (view.data == nullptr) return;
       p.doubtful_shares[kind] = std::max(p.doubtful_shares[kind], doubtful_share(view.dtype));
@@ -154,8 +166,8 @@ RopePairsParams rope_pairs_params(const RopeNormStoreKvArgs& args, int num_sms, 
     if (kind == kKeyRow) note(p.rope.caches[0]);
   }
   const std::int64_t tokens = args.q.size(0);
-  p.q_steps = static_cast<std::int32_t>(divided_up(args.q.size(1), p.num_teams()));
-  p.kv_steps = static_cast<std::int32_t>(divided_up(args.k.size(1), p.num_teams()));
+  p.q_steps = static_cast<std::int32_t>(divided_up(args.q.size(1), teams));
+  p.kv_steps = static_cast<std::int32_t>(divided_up(args.k.size(1), teams));
   const std::int64_t warps =
       std::int64_t{num_sms} * pairs_ctas_per_sm(norm_of(args.norm_policy)) * kPairsWarps;
   const std::int64_t steps = tokens * p.num_steps();

@@ -44,8 +44,8 @@ TEST(GpuStore, EveryDtypeLayoutAndKindOfScale) {
       }
     }
   }
-  testkit::expect_all_right(
-      cases, [](GpuLane& lane, const StoreCase& c) { return run_store(lane, c); });
+  testkit::expect_all_right(cases,
+                            [](GpuLane& lane, const StoreCase& c) { return run_store(lane, c); });
 }
 
 TEST(GpuStore, AnyShape) {

@@ -8,7 +8,8 @@ namespace hpcattn::testkit {
 std::string run_store(GpuLane& lane, const StoreCase& c, std::uint64_t seed) {
   StoreBatch batch(c, seed);
   const std::string report = batch.run_and_check_by([&](const StoreKvArgs& args) {
-    return call_on_gpu(lane, args, [](const StoreKvArgs& a, const Execution& e) { store_kv(a, e); });
+    return call_on_gpu(lane, args,
+                       [](const StoreKvArgs& a, const Execution& e) { store_kv(a, e); });
   });
   return report.empty() ? "" : to_string(c) + ", seed " + std::to_string(seed) + ": " + report;
 }

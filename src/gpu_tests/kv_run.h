@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// store_kv, rope_norm_store_kv and merge_partials over a test batch on the GPU, judged by the float64
-// references. "" when all is well.
+// store_kv, rope_norm_store_kv and merge_partials over a test batch on the GPU, judged by the
+// float64 references. "" when all is well.
 #pragma once
 
 #include <cstdint>

@@ -137,6 +137,7 @@ TEST(GpuQuick, Rope) {
   many.seed = cases.size() + 1;
   many.q_lens = {900, 1, 700};
   many.past_lens = {0, 40, 3};
+  many.num_q_heads = 32;
   many.aligned = true;
   cases.push_back(many);
   testkit::expect_all_right(cases, testkit::run_rope);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 
-
 namespace hpcattn::testkit {
 
 KvPool::KvPool(const KvPoolShape& shape) {
@@ -46,8 +45,8 @@ KvPool::KvPool(const KvPoolShape& shape) {
 }
 
 std::string KvPool::check(std::span<const reference::Place> places,
-                          const std::vector<double>& want_k,
-                          const std::vector<double>& want_v, Nearness nearness) const {
+                          const std::vector<double>& want_k, const std::vector<double>& want_v,
+                          Nearness nearness) const {
   return check_side(k_, "k_cache", places, want_k, nearness) +
          check_side(v_, "v_cache", places, want_v, nearness) + check_rest(places);
 }

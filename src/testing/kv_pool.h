@@ -44,8 +44,8 @@ class KvPool {
 
  private:
   std::string check_side(const Tensor& cache, const std::string& label,
-                         std::span<const reference::Place> places,
-                         const std::vector<double>& want, Nearness nearness) const;
+                         std::span<const reference::Place> places, const std::vector<double>& want,
+                         Nearness nearness) const;
   std::string check_rest(std::span<const reference::Place> places) const;
 
   GuardedBuffer first_;   // K, or both

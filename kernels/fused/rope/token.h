@@ -39,8 +39,8 @@ struct TokenPlace {
   CachePlace cache;
 };
 
-/// What was read of a token, before its place in the cache is looked at: what depends on the position
-/// alone need not wait for that.
+/// What was read of a token, before its place in the cache is looked at: what depends on the
+/// position alone need not wait for that.
 struct TokenLook {
   TokenPlace::Kind kind = TokenPlace::Kind::kLive;
   std::int64_t positions[3] = {};
@@ -71,8 +71,8 @@ constexpr bool is_stored_by_pages(const RopeParams& p) {
   return p.caches[0].data != nullptr && p.slot_mapping.data == nullptr;
 }
 
-/// A token of no valid position is reported and not written at all. `stored`: the place in the cache
-/// is wanted.
+/// A token of no valid position is reported and not written at all. `stored`: the place in the
+/// cache is wanted.
 inline TokenLook look_up_token(const RopeParams& p, std::int64_t token, bool stored = true) {
   using Kind = TokenPlace::Kind;
   TokenLook look;

@@ -16,12 +16,13 @@ struct RopePairsSpec {
   DType dtype = DType::kBFloat16;  // of q, k and v: 16 bits
   PairsNorm norm = PairsNorm::kNone;
   bool interleaved = false;
+  int lanes = 8;  // to a row: pairs_lanes(head_dim)
   friend bool operator==(const RopePairsSpec&, const RopePairsSpec&) = default;
 };
 
 inline constexpr int kPairsThreads = 128;  // of a cta
 inline constexpr int kPairsWarps = kPairsThreads / 32;
-inline constexpr int kLanePairs = 8;       // of a row that a lane holds: two pieces of 8 elements
+inline constexpr int kLanePairs = 8;  // of a row that a lane holds: two pieces of 8 elements
 inline constexpr int kStageRows = 4;  // of a lane, worked on or on their way: a power of two
 /// Bytes: the rows' pieces, what a lane notes of a token, and numbers that it puts right.
 inline constexpr int kPairsShared = (kStageRows * 32 + 16 + 64) * kPairsThreads;
@@ -33,5 +34,8 @@ constexpr int pairs_ctas_per_sm(PairsNorm norm) { return norm == PairsNorm::kAft
 constexpr int pairs_lanes(std::int64_t head_dim) {
   return head_dim <= 64 ? 4 : head_dim <= 128 ? 8 : 16;
 }
+
+/// Rows that a warp works on at once.
+constexpr int pairs_teams(int lanes) { return 32 / lanes; }
 
 }  // namespace hpcattn

@@ -78,8 +78,8 @@ inline LaneWords encoded(const LaneNumbers& x, const Of& of) {
   return codes;
 }
 
-/// a -> a * of_a[0] - b * of_a[1];  b -> b * of_b[0] + a * of_b[1]: cosines and sines, times weights
-/// where these come before. kAfterRope: the outcome is times `weights`.
+/// a -> a * of_a[0] - b * of_a[1];  b -> b * of_b[0] + a * of_b[1]: cosines and sines, times
+/// weights where these come before. kAfterRope: the outcome is times `weights`.
 struct PairTurns {
   float of_a[2][kLanePairs];
   float of_b[2][kLanePairs];

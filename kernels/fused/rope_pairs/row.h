@@ -12,22 +12,43 @@ namespace hpcattn {
 
 inline constexpr unsigned kWholeWarp = 0xffffffffU;
 
-/// What the rows of one kind of a token have in common.
-struct PairsSegment {
-  bool padding = false;
-  // The lane's first piece of head 0, null where nothing is stored:
-  char* in_cache = nullptr;
-  char* in_output = nullptr;
+/// Where the rows of one kind of a token go: the lane's first piece of head 0.
+struct PairsTarget {
+  char* to = nullptr;  // null: nowhere
+  std::int32_t head_stride = 0;
+  DType dtype = DType::kFloat32;
+
+  PairsTarget() = default;
+  __device__ PairsTarget(char* row, std::int32_t stride, DType row_dtype)
+      : to(row), head_stride(stride), dtype(row_dtype) {}
+  // Field by field: of words that were copied the compiler does not know that they point to global
+  // memory.
+  __device__ PairsTarget(const PairsTarget& other)
+      : PairsTarget(other.to, other.head_stride, other.dtype) {}
+  __device__ PairsTarget& operator=(const PairsTarget& other) {
+    to = other.to;
+    head_stride = other.head_stride;
+    dtype = other.dtype;
+    return *this;
+  }
+};
+
+/// The row of each team that is worked on.
+template <RopePairsSpec kSpec>
+struct PairsRow {
+  const PairsStage<kSpec>& stage;
+  std::int32_t index;  // of its step in the unit
+  const PairsStep& step;
+
+  __device__ LaneNumbers numbers() const { return decoded<kSpec.dtype>(stage.row(index)); }
 };
 
 /// What combine(x, y) makes of the lanes of a row, in an order that depends on their number alone.
-template <typename Combine>
-inline float over_row(float value, int num_lanes, const Combine& combine) {
+template <int kLanes, typename Combine>
+inline float over_row(float value, const Combine& combine) {
   HPCATTN_UNROLL
-  for (int distance = 8; distance > 0; distance /= 2) {
-    if (distance < 4 || distance < num_lanes) {
-      value = combine(value, __shfl_xor_sync(kWholeWarp, value, distance));
-    }
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    value = combine(value, __shfl_xor_sync(kWholeWarp, value, distance));
   }
   return value;
 }
@@ -45,21 +66,10 @@ inline bool has_infinite(const LaneWords& row) {
   return found;
 }
 
-/// The row of each team that is worked on.
-template <RopePairsSpec kSpec>
-struct PairsRow {
-  const PairsStage<kSpec>& stage;
-  std::int32_t index;  // of its step in the unit
-  PairsStep step;
-
-  __device__ LaneWords words() const { return stage.row(index); }
-};
-
 /// Turns those pairs again of which a rotation left so little that rounded coefficients show.
 /// Seldom run: it reads what it needs once more, and keeps nothing in registers for it.
 template <RopePairsSpec kSpec>
-inline void turn_carefully(const RopePairsParams& p, const PairsRow<kSpec>& row,
-                           LaneTurned& lane) {
+inline void turn_carefully(const RopePairsParams& p, const PairsRow<kSpec>& row, LaneTurned& lane) {
   HPCATTN_UNROLL
   for (int i = 0; i < 2 * kLanePairs; ++i) row.stage.number(i) = lane.y.of[i];
   const LanePieces pieces = pieces_here<kSpec>(p);
@@ -93,47 +103,56 @@ inline void turn_carefully(const RopePairsParams& p, const PairsRow<kSpec>& row,
   for (int i = 0; i < 2 * kLanePairs; ++i) lane.y.of[i] = row.stage.number(i);
 }
 
-/// Turns a row of q or k, and gives the norm's factor. All lanes of the warp come here.
-/// `turns_spent`: the coefficients were given up, and must be loaded anew.
+/// Rows of which `huge` (or tiny) squares leave float32's range, scaled by a power of two; the
+/// norm's factor then takes it back.
 template <RopePairsSpec kSpec>
-inline float turn_row(const RopePairsParams& p, const PairsRow<kSpec>& row, PairTurns& turns,
-                      LaneTurned& lane, bool& turns_spent) {
-  float factor = 1.0F;
-  int range = kInRange;
+inline void scale_row(const PairsRow<kSpec>& row, PairsRange range) {
+  const float scale = range == kTinyRows ? kTinyRowScale : kHugeRowScale;
+  row.stage.put(row.index, encoded<kSpec.dtype>(row.numbers(), [=](float x) { return x * scale; }));
+}
+
+/// Turns a row of q or k, and finds the norm's factor. All lanes of the warp come here. True: the
+/// coefficients were given up.
+template <RopePairsSpec kSpec>
+inline bool turn_row(const RopePairsParams& p, const PairsRow<kSpec>& row, PairTurns& turns,
+                     LaneTurned& lane, float& factor) {
+  const float share = p.doubtful_shares[row.step.kind];
+  PairsRange range = kInRange;
   HPCATTN_NO_UNROLL
   while (true) {
-    lane = turned<kSpec>(decoded<kSpec.dtype>(row.words()), turns, p.doubtful_shares[row.step.kind]);
+    if (share > 0.0F) {
+      lane = turned<kSpec, true>(row.numbers(), turns, share);
+    } else {
+      lane = turned<kSpec, false>(row.numbers(), turns, share);
+    }
     if constexpr (kSpec.norm == PairsNorm::kNone) break;
     const float sum =
-        over_row(lane.squares, p.num_lanes, [](float x, float other) { return x + other; });
-    const float under_root = fmaf(sum, p.inverse_head_dim, p.eps[range]);
-    factor = reciprocal_root(under_root);
-    const bool inside = under_root >= 0x1p-80F && under_root <= 0x1p100F;
-    const bool again = range == kInRange && !inside;
-    if (!__any_sync(kWholeWarp, again)) break;
-    if (!again) continue;
-    range = under_root < 0x1p-80F ? kTinyRows : kHugeRows;
-    const float scale = range == kTinyRows ? kTinyRowScale : kHugeRowScale;
-    const LaneNumbers x = decoded<kSpec.dtype>(row.words());
-    row.stage.put(row.index,
-                  encoded<kSpec.dtype>(x, [=](float number) { return number * scale; }));
+        over_row<kSpec.lanes>(lane.squares, [](float value, float other) { return value + other; });
+    const float mean = fmaf(sum, p.inverse_head_dim, p.eps[range]);
+    const bool inside = range != kInRange || (mean >= 0x1p-80F && mean <= 0x1p100F);
+    if (__any_sync(kWholeWarp, !inside)) {
+      if (inside) continue;
+      range = mean < 0x1p-80F ? kTinyRows : kHugeRows;
+      scale_row(row, range);
+      continue;
+    }
+    factor = reciprocal_root(mean);
+    break;
   }
   // A lane that passes its numbers through has multiplied partners by 0.
   if (p.rope.rotary_dim < p.rope.head_dim && !pieces_here<kSpec>(p).turns &&
-      has_infinite<kSpec.dtype>(row.words())) {
+      has_infinite<kSpec.dtype>(row.stage.row(row.index))) {
     lane.doubtful = (1U << kLanePairs) - 1;
   }
-  turns_spent = __any_sync(kWholeWarp, lane.doubtful != 0);
-  if (turns_spent) {
-    turn_carefully<kSpec>(p, row, lane);
-    turns = {};  // so that no register holds them meanwhile
-  }
-  return factor;
+  if (!__any_sync(kWholeWarp, lane.doubtful != 0)) return false;
+  turn_carefully(p, row, lane);
+  turns = {};  // so that no register holds them meanwhile
+  return true;
 }
 
 /// Stores the lane's two pieces, of 16 or 8 bytes.
 template <int kBytes>
-inline void store_pieces(const LaneWords& codes, std::int32_t gap, char* to) {
+inline void store_pieces(const LaneWords& codes, std::uint32_t gap, char* to) {
   using Codes = LaneCodes<kBytes>;
   HPCATTN_UNROLL
   for (int half = 0; half < 2; ++half) {
@@ -144,67 +163,64 @@ inline void store_pieces(const LaneWords& codes, std::int32_t gap, char* to) {
   }
 }
 
-/// Stores a row wherever it goes: y times `factor`. All lanes of the warp come here.
+/// Hands a scale of a row of q out.
 template <RopePairsSpec kSpec>
-inline void store_row(const RopePairsParams& p, const PairsSegment& segment, const PairsStep& step,
-                      const LaneNumbers& y, float factor) {
-  const int kind = step.kind;
-  const std::int32_t heads = num_heads(p, kind);
-  const LanePieces pieces = pieces_here<kSpec>(p);
-  const bool live = step.head < heads && pieces.live;
-  const std::int32_t head = min(step.head, heads - 1);
-  // One body for both targets: the conversions to each dtype are most of the kernel's code.
-  HPCATTN_NO_UNROLL
-  for (int target = 0; target < 2; ++target) {
-    const bool to_cache = target == 0;
-    char* to = to_cache ? segment.in_cache : segment.in_output;
-    if (to == nullptr) continue;
-    const int side = kind == kValueRow ? 1 : 0;
-    to += std::int64_t{head} * (to_cache ? p.cache_strides[side] : p.output_strides[kind]);
-    const DType dtype = to_cache ? p.rope.caches[side].dtype : p.rope.outputs[kind].dtype;
-    if (!is_fp8(dtype)) {
-      if (live) store_pieces<2>(encoded_over<kSpec.dtype>(y, factor, 1.0F), pieces.gap(), to);
-      continue;
-    }
-    const ScaleView& scales = p.rope.scales[kind];
-    float scale;
-    if (kind == kQueryRow && scales.data == nullptr) {
-      const float largest = over_row(largest_of(y), p.num_lanes,
-                                     [](float x, float other) { return fmaxf(x, other); });
-      scale = own_scale(p, largest * factor);
-    } else {
-      scale = scales.at(kind == kQueryRow ? 0 : head);
-    }
-    const LaneWords codes = dtype == DType::kFloat8E4M3
-                                ? encoded_over<DType::kFloat8E4M3>(y, factor, scale)
-                                : encoded_over<DType::kFloat8E5M2>(y, factor, scale);
-    if (!live) continue;
-    store_pieces<1>(codes, pieces.gap(), to);
-    const RowsView& out_scales = p.rope.out_q_scale;
-    if (kind == kQueryRow && out_scales.data != nullptr && lane_of_row(p) == 0) {
-      *reinterpret_cast<float*>(out_scales.row(step.token, head)) = scale;
-    }
+inline void store_scale(const RopePairsParams& p, std::int32_t token, std::int32_t head,
+                        float scale) {
+  char* data = p.rope.out_q_scale.data;
+  if (data == nullptr || lane_of_row<kSpec>() != 0) return;
+  *reinterpret_cast<float*>(data + std::int64_t{token} * p.scale_strides[0] +
+                            std::int64_t{head} * p.scale_strides[1]) = scale;
+}
+
+/// The scale of the lane's row of fp8.
+template <RopePairsSpec kSpec>
+inline float scale_of_row(const RopePairsParams& p, int kind, std::int32_t head,
+                          const LaneNumbers& y, float factor) {
+  if (kind != kQueryRow) return p.rope.scales[kind].at(min(head, num_heads(p, kind) - 1));
+  if (p.rope.scales[kQueryRow].data != nullptr) return p.rope.scales[kQueryRow].at(0);
+  const float largest = over_row<kSpec.lanes>(
+      largest_of(y), [](float value, float other) { return fmaxf(value, other); });
+  return own_scale(p, largest * factor);
+}
+
+/// Stores a row: y times `factor`. All lanes of the warp come here.
+template <RopePairsSpec kSpec>
+inline void store_row(const RopePairsParams& p, const PairsTarget& target,
+                      const PairsRow<kSpec>& row, const LaneNumbers& y, float factor) {
+  const PairsStep& step = row.step;
+  const std::int32_t head = row.stage.head(step);
+  const bool live = head < num_heads(p, step.kind);
+  char* to = target.to + std::int64_t{head} * target.head_stride;
+  if (!is_fp8(target.dtype)) {
+    if (live) store_pieces<2>(encoded_over<kSpec.dtype>(y, factor, 1.0F), row.stage.gap(), to);
+    return;
   }
+  const float scale = scale_of_row<kSpec>(p, step.kind, head, y, factor);
+  const LaneWords codes = target.dtype == DType::kFloat8E4M3
+                              ? encoded_over<DType::kFloat8E4M3>(y, factor, scale)
+                              : encoded_over<DType::kFloat8E5M2>(y, factor, scale);
+  if (!live) return;
+  store_pieces<1>(codes, row.stage.gap(), to);
+  if (step.kind == kQueryRow) store_scale<kSpec>(p, step.token, head, scale);
 }
 
 /// A row of padding becomes 0.
 template <RopePairsSpec kSpec>
-inline void clear_row(const RopePairsParams& p, const PairsSegment& segment,
-                      const PairsStep& step) {
-  const LanePieces pieces = pieces_here<kSpec>(p);
-  if (!pieces.live || step.head >= num_heads(p, step.kind)) return;
-  if (segment.in_output != nullptr) {
-    char* to = segment.in_output + std::int64_t{step.head} * p.output_strides[step.kind];
-    if (size_bytes(p.rope.outputs[step.kind].dtype) == 1) {
-      store_pieces<1>({}, pieces.gap(), to);
+inline void clear_row(const RopePairsParams& p, const PairsTarget& target,
+                      const PairsRow<kSpec>& row) {
+  const PairsStep& step = row.step;
+  const std::int32_t head = row.stage.head(step);
+  if (head >= num_heads(p, step.kind)) return;
+  if (target.to != nullptr) {
+    char* to = target.to + std::int64_t{head} * target.head_stride;
+    if (is_fp8(target.dtype)) {
+      store_pieces<1>({}, row.stage.gap(), to);
     } else {
-      store_pieces<2>({}, pieces.gap(), to);
+      store_pieces<2>({}, row.stage.gap(), to);
     }
   }
-  const RowsView& out_scales = p.rope.out_q_scale;
-  if (step.kind == kQueryRow && out_scales.data != nullptr && lane_of_row(p) == 0) {
-    *reinterpret_cast<float*>(out_scales.row(step.token, step.head)) = 0.0F;
-  }
+  if (step.kind == kQueryRow) store_scale<kSpec>(p, step.token, head, 0.0F);
 }
 
 }  // namespace hpcattn

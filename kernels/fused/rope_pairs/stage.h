@@ -10,54 +10,48 @@
 
 namespace hpcattn {
 
-/// Which of a row's lanes this is, and its pieces: computed where they are used, for the
+/// Which of a row's lanes this is, and its pieces: computed where they are seldom used, for the
 /// coefficients take the registers.
-inline int lane_of_row(const RopePairsParams& p) {
-  return ptx::thread_index_here() & (p.num_lanes - 1);
+template <RopePairsSpec kSpec>
+inline int lane_of_row() {
+  return ptx::thread_index_here() & (kSpec.lanes - 1);
 }
 template <RopePairsSpec kSpec>
 inline LanePieces pieces_here(const RopePairsParams& p) {
-  return pieces_of<kSpec.interleaved>(p.rope, lane_of_row(p));
+  return pieces_of<kSpec.interleaved>(p.rope, lane_of_row<kSpec>());
 }
 
-/// A step: its token, the kind of its rows (RopeRow), and the head that the lane's team takes, which
-/// may be past the last.
+inline std::int32_t num_heads(const RopePairsParams& p, int kind) {
+  return kind == kQueryRow ? p.rope.num_q_heads : p.rope.num_kv_heads;
+}
+
+/// A step: its token, the kind of its rows (RopeRow), and the head that the warp's first team
+/// takes.
 struct PairsStep {
   std::int32_t token;
   std::int32_t head;
   int kind;
 };
 
-inline std::int32_t num_heads(const RopePairsParams& p, int kind) {
-  return kind == kQueryRow ? p.rope.num_q_heads : p.rope.num_kv_heads;
-}
-
-inline std::int32_t team_of_warp(const RopePairsParams& p) {
-  return (ptx::thread_index_here() & 31) >> p.lanes_log2;
-}
-
 /// Step `index` of all.
+template <RopePairsSpec kSpec>
 inline PairsStep pairs_step(const RopePairsParams& p, std::int32_t index) {
   PairsStep step{.token = p.steps_per_token.divide(index)};
   index -= step.token * p.num_steps();
   step.kind = index < p.q_steps ? kQueryRow : index < p.q_steps + p.kv_steps ? kKeyRow : kValueRow;
   if (step.kind != kQueryRow) index -= p.q_steps;
   if (step.kind == kValueRow) index -= p.kv_steps;
-  step.head = index * p.num_teams() + team_of_warp(p);
+  step.head = index * pairs_teams(kSpec.lanes);
   return step;
 }
 
-/// To the next step; whether it is of another kind, or token.
-inline bool advance(const RopePairsParams& p, PairsStep& step) {
-  step.head += p.num_teams();
-  const std::int32_t team = team_of_warp(p);
-  if (step.head - team < num_heads(p, step.kind)) return false;
-  step.head = team;
+/// To the first step of the next kind.
+inline void to_next_kind(PairsStep& step) {
+  step.head = 0;
   if (++step.kind > kValueRow) {
     step.kind = kQueryRow;
     ++step.token;
   }
-  return true;
 }
 
 /// What a lane has found of its token: in shared memory, for it is seldom looked at.
@@ -76,28 +70,33 @@ class PairsStage {
   /// The unit begins with `first`. `shared`: kPairsShared bytes.
   __device__ PairsStage(const RopePairsParams& p, char* shared, const PairsStep& first)
       : p_(p), shared_(shared), next_(first) {
+    const LanePieces pieces = pieces_here<kSpec>(p);
+    constexpr std::int32_t kNone = 1 << 28;
+    team_ = pieces.live ? (ptx::thread_index_here() & 31) / kSpec.lanes : kNone;
+    gap_ = static_cast<std::uint32_t>(pieces.gap());
     begin_kind();
   }
 
-  __device__ TokenNotes& notes() const {
-    return *reinterpret_cast<TokenNotes*>(lane_piece(2 * kStageRows));
-  }
+  /// Elements between the lane's pieces.
+  __device__ std::uint32_t gap() const { return ptx::word_here(gap_); }
 
-  /// Room for number `at` of the lane's 16, in groups of four.
-  __device__ float& number(int at) const {
-    return reinterpret_cast<float*>(lane_piece(2 * kStageRows + 1 + at / 4))[at % 4];
-  }
+  /// The head of the lane's team in a step; past the last where there is none for it, or where the
+  /// lane has no elements.
+  __device__ std::int32_t head(const PairsStep& step) const { return step.head + team_; }
 
   /// Begins to copy the rows of the next step, the unit's `index`-th; those of `index` -
   /// kStageRows were in their place.
   __device__ void copy(std::int32_t index) {
-    const LanePieces pieces = pieces_here<kSpec>(p_);
     const std::uint32_t to = ptx::shared_address(piece(index, 0));
-    const bool live = pieces.live && next_.head < num_heads(p_, next_.kind);
+    const std::int32_t heads = num_heads(p_, next_.kind);
+    const bool live = head(next_) < heads;
     ptx::cp_async_16(to, from_, live);
-    ptx::cp_async_16(to + 16 * kPairsThreads, from_ + pieces.gap() * 2, live);
+    ptx::cp_async_16(to + 16 * kPairsThreads, from_ + ptx::word_here(gap_) * 2, live);
     from_ += p_.inputs[next_.kind].step_stride;
-    if (advance(p_, next_)) begin_kind();
+    next_.head += pairs_teams(kSpec.lanes);
+    if (next_.head < heads) return;
+    to_next_kind(next_);
+    begin_kind();
   }
 
   /// The lane's pieces of the unit's `index`-th step, which have come; zeros where it has none.
@@ -129,11 +128,20 @@ class PairsStage {
     return decode<kSpec.dtype>(std::uint32_t{codes[at % 8]});
   }
 
+  __device__ TokenNotes& notes() const {
+    return *reinterpret_cast<TokenNotes*>(lane_piece(2 * kStageRows));
+  }
+
+  /// Room for number `at` of the lane's 16, in groups of four.
+  __device__ float& number(int at) const {
+    return reinterpret_cast<float*>(lane_piece(2 * kStageRows + 1 + at / 4))[at % 4];
+  }
+
  private:
   __device__ void begin_kind() {
     const PairsInput& input = p_.inputs[next_.kind];
     from_ = input.data + std::int64_t{next_.token} * input.token_stride +
-            std::int64_t{next_.head} * input.head_stride + pieces_here<kSpec>(p_).first * 2;
+            std::int64_t{head(next_)} * input.head_stride + pieces_here<kSpec>(p_).first * 2;
   }
 
   __device__ uint4* piece(std::int32_t index, int i) const {
@@ -149,6 +157,8 @@ class PairsStage {
   char* shared_;
   PairsStep next_;              // to be copied
   const char* from_ = nullptr;  // the lane's first piece of that
+  std::int32_t team_;           // of the warp
+  std::uint32_t gap_;
 };
 
 }  // namespace hpcattn

@@ -32,8 +32,8 @@ struct LaneTurned {
   std::uint32_t doubtful = 0;  // pair j: bit kLanePairs - 1 - j
 };
 
-/// `share`: see doubtful_share().
-template <RopePairsSpec kSpec>
+/// kDoubts: finds doubtful pairs. `share`: see doubtful_share().
+template <RopePairsSpec kSpec, bool kDoubts>
 inline LaneTurned turned(const LaneNumbers& x, const PairTurns& turns, float share) {
   LaneTurned lane;
   float squares[2] = {};
@@ -48,7 +48,9 @@ inline LaneTurned turned(const LaneNumbers& x, const PairTurns& turns, float sha
     const auto is_below = [share](float y, float product) {  // in the sign's bit
       return std::bit_cast<std::uint32_t>(fmaf(fabsf(product), -share, fabsf(y)));
     };
-    lane.doubtful = lane.doubtful << 1 | (is_below(y_a, from_b) | is_below(y_b, from_a)) >> 31;
+    if constexpr (kDoubts) {
+      lane.doubtful = lane.doubtful << 1 | (is_below(y_a, from_b) | is_below(y_b, from_a)) >> 31;
+    }
     if constexpr (kSpec.norm != PairsNorm::kNone) {
       constexpr bool kAfter = kSpec.norm == PairsNorm::kAfterRope;
       squares[0] = kAfter ? fmaf(y_a, y_a, squares[0]) : fmaf(a, a, squares[0]);
@@ -66,8 +68,8 @@ inline LaneTurned turned(const LaneNumbers& x, const PairTurns& turns, float sha
 }
 
 /// a * weight_a * cos - b * weight_b * sin, within some 2^-23 of itself and 2^-45 of the products:
-/// what rounding cuts off of each product is kept. (The difference of two products: Kahan; Jeannerod,
-/// Louvet and Muller, Further analysis of Kahan's algorithm, 2013.)
+/// what rounding cuts off of each product is kept. (The difference of two products: Kahan;
+/// Jeannerod, Louvet and Muller, Further analysis of Kahan's algorithm, 2013.)
 inline float careful_difference(float a, float weight_a, float cos, float b, float weight_b,
                                 float sin) {
   const float normed_a = a * weight_a;
@@ -131,9 +133,7 @@ inline float largest_of(const LaneNumbers& y) {
 /// The scale of a row of q of which `amax` is the largest magnitude.
 inline float own_scale(const RopePairsParams& p, float amax) {
   if (!(amax > 0.0F)) return 1.0F;
-  const float near = amax * p.inverse_upper_max;
-  const float scale = fmaf(fmaf(-near, p.upper_max, amax), p.inverse_upper_max, near);
-  return fminf(fmaxf(scale, 0x1p-126F), 0x1.fffffep127F);
+  return fminf(fmaxf(amax * p.inverse_upper_max, 0x1p-126F), 0x1.fffffep127F);
 }
 
 /// A row's codes: of `numbers` times `factor`, over `scale` where kTo is fp8.
@@ -144,7 +144,8 @@ inline LaneWords encoded_over(const LaneNumbers& numbers, float factor, float sc
   } else {
     const float shift = shift_of_scale(scale);
     const float multiplier = factor * reciprocal(scale * shift);
-    if (shift != 1.0F) return encoded<kTo>(numbers, [=](float x) { return x * shift * multiplier; });
+    if (shift != 1.0F)
+      return encoded<kTo>(numbers, [=](float x) { return x * shift * multiplier; });
     return encoded<kTo>(numbers, [=](float x) { return x * multiplier; });
   }
 }

@@ -52,10 +52,9 @@ std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b
 /// at once, all of the same length, so that the last round is as full as the others, and each long
 /// enough that a token's cosines and weights are seldom read.
 std::int64_t units_of_steps(std::int64_t steps, std::int64_t warps_at_once) {
-  constexpr std::int64_t kMostRounds = 4;
   constexpr std::int64_t kFewestSteps = 4;
   const std::int64_t rounds =
-      std::clamp<std::int64_t>(steps / (warps_at_once * kFewestSteps), 1, kMostRounds);
+      std::clamp<std::int64_t>(steps / (warps_at_once * kFewestSteps), 1, kPairsMostRounds);
   return std::min(steps, rounds * warps_at_once);
 }
 
@@ -70,7 +69,7 @@ KernelVariant variant_of(const RopePairsSpec& spec) {
       .source =
           message("#include \"kernels/fused/rope_pairs/kernel.cuh\"\n"
                   "extern \"C\" __global__ void __launch_bounds__(",
-                  kPairsThreads, ", ", pairs_ctas_per_sm(spec.norm),
+                  kPairsThreads, ", ", kPairsCtasPerSm,
                   ") hpcattn_kernel(const __grid_constant__ hpcattn::RopePairsParams p) {\n"
                   "  hpcattn::rope_pairs<hpcattn::RopePairsSpec{.dtype = ",
                   source_name(spec.dtype), ", .norm = hpcattn::PairsNorm::", name_of(spec.norm),
@@ -168,8 +167,7 @@ RopePairsParams rope_pairs_params(const RopeNormStoreKvArgs& args, int num_sms, 
   const std::int64_t tokens = args.q.size(0);
   p.q_steps = static_cast<std::int32_t>(divided_up(args.q.size(1), teams));
   p.kv_steps = static_cast<std::int32_t>(divided_up(args.k.size(1), teams));
-  const std::int64_t warps =
-      std::int64_t{num_sms} * pairs_ctas_per_sm(norm_of(args.norm_policy)) * kPairsWarps;
+  const std::int64_t warps = std::int64_t{num_sms} * kPairsCtasPerSm * kPairsWarps;
   const std::int64_t steps = tokens * p.num_steps();
   const std::int64_t units = units_of_steps(steps, warps);
   p.steps_per_token = FastDivide(static_cast<std::uint32_t>(p.num_steps()));

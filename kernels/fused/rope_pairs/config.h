@@ -27,8 +27,11 @@ inline constexpr int kStageRows = 4;  // of a lane, worked on or on their way: a
 /// Bytes: the rows' pieces, what a lane notes of a token, and numbers that it puts right.
 inline constexpr int kPairsShared = (kStageRows * 32 + 16 + 64) * kPairsThreads;
 
-/// Ctas of a multiprocessor for which the compiler leaves registers: it would spill for more.
-constexpr int pairs_ctas_per_sm(PairsNorm norm) { return norm == PairsNorm::kAfterRope ? 4 : 5; }
+/// Ctas of a multiprocessor for which the compiler leaves registers: it would spill for six.
+inline constexpr int kPairsCtasPerSm = 5;
+
+/// Units of many steps come in so many rounds of warps, or fewer.
+inline constexpr int kPairsMostRounds = 4;
 
 /// Lanes to a row, 16 elements each; a power of two, so some may have no elements.
 constexpr int pairs_lanes(std::int64_t head_dim) {

@@ -9,20 +9,55 @@
 namespace hpcattn {
 
 /// What becomes of the rows of one kind of a token; bits.
-enum PairsWork : unsigned { kNoWork = 0, kCleared = 1, kStored = 2, kTurned = 4, kAlsoOutput = 8 };
+enum PairsWork : unsigned {
+  kNoWork = 0,
+  kTurned = 1,
+  kMayDoubt = 2,  // turned pairs that cancel are turned again
+  kStored = 4,
+  kCleared = 8,
+  kTwoTargets = 16,  // the cache and the output
+  kInOutput = 32,    // the target is the second
+};
 
 struct PairsSegment {
-  unsigned work = kNoWork;  // kAlsoOutput: the target is the cache, and the output is one too
+  unsigned work = kNoWork;
   PairsTarget target;
 };
 
-/// The lane's place in the output of a token's rows.
+/// The place in the output of a step's rows.
 template <RopePairsSpec kSpec>
-inline PairsTarget output_target(const RopePairsParams& p, const PairsStep& step) {
+inline PairsTarget output_target(const RopePairsParams& p, const PairsStage<kSpec>& stage,
+                                 const PairsStep& step) {
   const RowsView& output = p.rope.outputs[step.kind];
   if (output.data == nullptr) return {};
-  const std::int64_t first = pieces_here<kSpec>(p).first * size_bytes(output.dtype);
-  return {output.row(step.token, 0) + first, p.output_strides[step.kind], output.dtype};
+  const std::int32_t stride = p.output_strides[step.kind];
+  return {output.row(step.token, 0) + std::int64_t{stage.head(step)} * stride +
+              pieces_here<kSpec>(p).first * size_bytes(output.dtype),
+          stride * pairs_teams(kSpec.lanes), output.dtype};
+}
+
+/// The place in the cache of a step's rows of k or v.
+template <RopePairsSpec kSpec>
+inline PairsTarget cache_target(const RopePairsParams& p, const PairsStage<kSpec>& stage,
+                                const PairsStep& step, const TokenNotes& notes) {
+  const int side = step.kind == kValueRow ? 1 : 0;
+  const CacheView& cache = p.rope.caches[side];
+  const std::int32_t stride = p.cache_strides[side];
+  return {cache.row(notes.page, notes.place, 0) + std::int64_t{stage.head(step)} * stride +
+              pieces_here<kSpec>(p).first * size_bytes(cache.dtype),
+          stride * pairs_teams(kSpec.lanes), cache.dtype};
+}
+
+/// Where rows go to two places: from the first to the second, and back; whether it is the second.
+template <RopePairsSpec kSpec>
+inline bool other_target(const RopePairsParams& p, const PairsStage<kSpec>& stage,
+                         const PairsStep& step, PairsSegment& segment) {
+  if ((segment.work & kTwoTargets) == 0) return false;
+  segment.work ^= kInOutput;
+  const bool second = (segment.work & kInOutput) != 0;
+  segment.target =
+      second ? output_target(p, stage, step) : cache_target(p, stage, step, stage.notes());
+  return second;
 }
 
 /// Readies what the rows of `step`, and its neighbours of the same kind and token, have in common.
@@ -33,7 +68,7 @@ inline void begin_segment(const RopePairsParams& p, const PairsStage<kSpec>& sta
                           PairsSegment& segment, PairTurns& turns) {
   using Kind = TokenPlace::Kind;
   const RopeParams& rope = p.rope;
-  const LanePieces pieces = pieces_here<kSpec>(p);
+  const bool is_value = step.kind == kValueRow;
   TokenNotes notes;
   TokenLook look;
   turns = {};  // no register holds them meanwhile
@@ -42,13 +77,13 @@ inline void begin_segment(const RopePairsParams& p, const PairsStage<kSpec>& sta
     const bool stored = step.kind != kQueryRow || heads > rope.num_q_heads;
     look = look_up_token(rope, step.token, stored);
     notes.kind = look.kind;
-    notes.position = position_of(rope, look.positions, pieces.pair);
+    notes.position = position_of(rope, look.positions, pieces_here<kSpec>(p).pair);
   } else {
     notes = stage.notes();
   }
-  if (step.kind != kValueRow && notes.kind == Kind::kLive) {
-    load_turns<kSpec>(rope, rope.weights[step.kind], table_row(rope, notes.position), pieces,
-                      turns);
+  if (!is_value && notes.kind == Kind::kLive) {
+    load_turns<kSpec>(rope, rope.weights[step.kind], table_row(rope, notes.position),
+                      pieces_here<kSpec>(p), turns);
   }
   if (new_token) {  // its page is looked at when all that does not depend on it is on its way
     const CachePlace place = cache_place(rope, step.token, look);
@@ -58,19 +93,17 @@ inline void begin_segment(const RopePairsParams& p, const PairsStage<kSpec>& sta
   }
   segment.work = kNoWork;
   if (notes.kind == Kind::kFaulty) return;
-  segment.target = output_target<kSpec>(p, step);
-  segment.work = notes.kind == Kind::kPadding   ? kCleared
-                 : segment.target.to == nullptr ? kNoWork
-                                                : kStored;
-  if (step.kind != kQueryRow && notes.page >= 0) {
-    segment.work = segment.target.to != nullptr ? kStored | kAlsoOutput : kStored;
-    const int side = step.kind == kValueRow ? 1 : 0;
-    const CacheView& cache = rope.caches[side];
-    segment.target = {
-        cache.row(notes.page, notes.place, 0) + pieces.first * size_bytes(cache.dtype),
-        p.cache_strides[side], cache.dtype};
+  segment.target = output_target(p, stage, step);
+  if (notes.kind == Kind::kPadding) {
+    segment.work = kCleared;
+    return;
   }
-  if ((segment.work & kStored) != 0 && step.kind != kValueRow) segment.work |= kTurned;
+  const bool to_cache = step.kind != kQueryRow && notes.page >= 0;
+  const bool to_output = segment.target.to != nullptr;
+  if (to_cache) segment.target = cache_target(p, stage, step, notes);
+  if (!to_cache && !to_output) return;
+  segment.work = kStored | (to_cache && to_output ? kTwoTargets : 0);
+  if (!is_value) segment.work |= kTurned | (p.doubtful_shares[step.kind] > 0.0F ? kMayDoubt : 0);
 }
 
 template <RopePairsSpec kSpec>
@@ -101,27 +134,26 @@ __device__ void rope_pairs(const RopePairsParams& p) {
     const std::int32_t of_kind = (num_heads(p, step.kind) - step.head + kTeams - 1) / kTeams;
     std::int32_t end = min(steps, i + of_kind);
     HPCATTN_NO_UNROLL
-    for (; i < end; ++i, step.head += kTeams) {
+    for (; i < end; ++i, step.head += kTeams, segment.target.to += segment.target.step_stride) {
       if (i + kAhead < steps) stage.copy(i + kAhead);  // where the rows before these were
       ptx::cp_async_commit();
       ptx::cp_async_wait<kAhead>();
       const PairsRow<kSpec> row{stage, i, step};
-      if (segment.work == kCleared) {
-        clear_row(p, segment.target, row);
-      } else if (segment.work != kNoWork) {
-        LaneTurned lane;
-        float factor = 1.0F;
-        if ((segment.work & kTurned) == 0) {
-          lane.y = row.numbers();
-        } else if (turn_row(p, row, turns, lane, factor)) {
-          end = i + 1;  // the coefficients are loaded anew
-        }
-        HPCATTN_NO_UNROLL
-        for (PairsTarget target = segment.target;; target = output_target<kSpec>(p, step)) {
-          store_row(p, target, row, lane.y, factor);
-          if ((segment.work & kAlsoOutput) == 0 || target.to != segment.target.to) break;
-        }
+      if ((segment.work & kStored) == 0) {
+        if (segment.work == kCleared) clear_row(p, segment.target, row);
+        continue;
       }
+      LaneTurned lane;
+      float factor = 1.0F;
+      if ((segment.work & kTurned) == 0) {
+        lane.y = row.numbers();
+      } else if (turn_row(p, row, (segment.work & kMayDoubt) != 0, turns, lane, factor)) {
+        end = i + 1;  // the coefficients are loaded anew
+      }
+      HPCATTN_NO_UNROLL
+      do {
+        store_row(p, segment.target, row, lane.y, factor);
+      } while (other_target(p, stage, step, segment));
     }
     new_token = false;
     if (step.head < num_heads(p, step.kind)) continue;

@@ -12,22 +12,22 @@ namespace hpcattn {
 
 inline constexpr unsigned kWholeWarp = 0xffffffffU;
 
-/// Where the rows of one kind of a token go: the lane's first piece of head 0.
+/// Where a step's rows go: the lane's first piece of its team's.
 struct PairsTarget {
   char* to = nullptr;  // null: nowhere
-  std::int32_t head_stride = 0;
+  std::int32_t step_stride = 0;
   DType dtype = DType::kFloat32;
 
   PairsTarget() = default;
   __device__ PairsTarget(char* row, std::int32_t stride, DType row_dtype)
-      : to(row), head_stride(stride), dtype(row_dtype) {}
+      : to(row), step_stride(stride), dtype(row_dtype) {}
   // Field by field: of words that were copied the compiler does not know that they point to global
   // memory.
   __device__ PairsTarget(const PairsTarget& other)
-      : PairsTarget(other.to, other.head_stride, other.dtype) {}
+      : PairsTarget(other.to, other.step_stride, other.dtype) {}
   __device__ PairsTarget& operator=(const PairsTarget& other) {
     to = other.to;
-    head_stride = other.head_stride;
+    step_stride = other.step_stride;
     dtype = other.dtype;
     return *this;
   }
@@ -66,22 +66,26 @@ inline bool has_infinite(const LaneWords& row) {
   return found;
 }
 
-/// Turns those pairs again of which a rotation left so little that rounded coefficients show.
-/// Seldom run: it reads what it needs once more, and keeps nothing in registers for it.
+/// Turns doubtful pairs again, so that nothing shows of how they cancel, and all that is in them
+/// times `scale`. Gives the squares that the norm is of, of these pairs. Seldom run: it reads what
+/// it needs once more, and keeps nothing in registers for it.
 template <RopePairsSpec kSpec>
-inline void turn_carefully(const RopePairsParams& p, const PairsRow<kSpec>& row, LaneTurned& lane) {
+inline float turn_carefully(const RopePairsParams& p, const PairsRow<kSpec>& row, float scale,
+                            LaneTurned& lane) {
   HPCATTN_UNROLL
   for (int i = 0; i < 2 * kLanePairs; ++i) row.stage.number(i) = lane.y.of[i];
   const LanePieces pieces = pieces_here<kSpec>(p);
   const char* table = table_row(p.rope, row.stage.notes().position);
   const WeightView& weights = p.rope.weights[row.step.kind];
+  float squares = 0.0F;
   HPCATTN_NO_UNROLL
   for (std::uint32_t open = lane.doubtful; open != 0; open &= open - 1) {
     const int pair = kLanePairs - __ffs(static_cast<int>(open));
     const int at_a = place_of_a<kSpec.interleaved>(pair);
     const int at_b = place_of_b<kSpec.interleaved>(pair);
-    CarefulPair x{.a = row.stage.element(row.index, at_a), .b = row.stage.element(row.index, at_b)};
-    if constexpr (kSpec.norm != PairsNorm::kNone) {
+    CarefulPair x{.a = row.stage.element(row.index, at_a) * scale,
+                  .b = row.stage.element(row.index, at_b) * scale};
+    if (kSpec.norm != PairsNorm::kNone && pieces.live) {
       const auto weight = [&](int at) {
         const std::int32_t element = at < 8 ? pieces.first + at : pieces.second + at - 8;
         return load_one(weights.data, weights.dtype, element);
@@ -94,6 +98,7 @@ inline void turn_carefully(const RopePairsParams& p, const PairsRow<kSpec>& row,
       x.cos = load_one(table, dtype, pieces.pair + pair);
       x.sin = load_one(table, dtype, p.rope.rotary_dim / 2 + pieces.pair + pair);
     }
+    squares += squares_to_norm<kSpec>(x);
     const CarefulPair y = turned_carefully<kSpec>(x, pieces.turns);
     // An infinity has no remainder.
     if (y.a == y.a) row.stage.number(at_a) = y.a;
@@ -101,51 +106,47 @@ inline void turn_carefully(const RopePairsParams& p, const PairsRow<kSpec>& row,
   }
   HPCATTN_UNROLL
   for (int i = 0; i < 2 * kLanePairs; ++i) lane.y.of[i] = row.stage.number(i);
+  return squares;
 }
 
-/// Rows of which `huge` (or tiny) squares leave float32's range, scaled by a power of two; the
-/// norm's factor then takes it back.
-template <RopePairsSpec kSpec>
-inline void scale_row(const PairsRow<kSpec>& row, PairsRange range) {
-  const float scale = range == kTinyRows ? kTinyRowScale : kHugeRowScale;
-  row.stage.put(row.index, encoded<kSpec.dtype>(row.numbers(), [=](float x) { return x * scale; }));
-}
+inline float sum(float x, float other) { return x + other; }
+inline float larger(float x, float other) { return fmaxf(x, other); }
 
 /// Turns a row of q or k, and finds the norm's factor. All lanes of the warp come here. True: the
 /// coefficients were given up.
 template <RopePairsSpec kSpec>
-inline bool turn_row(const RopePairsParams& p, const PairsRow<kSpec>& row, PairTurns& turns,
-                     LaneTurned& lane, float& factor) {
-  const float share = p.doubtful_shares[row.step.kind];
-  PairsRange range = kInRange;
-  HPCATTN_NO_UNROLL
-  while (true) {
-    if (share > 0.0F) {
-      lane = turned<kSpec, true>(row.numbers(), turns, share);
-    } else {
-      lane = turned<kSpec, false>(row.numbers(), turns, share);
-    }
-    if constexpr (kSpec.norm == PairsNorm::kNone) break;
-    const float sum =
-        over_row<kSpec.lanes>(lane.squares, [](float value, float other) { return value + other; });
-    const float mean = fmaf(sum, p.inverse_head_dim, p.eps[range]);
-    const bool inside = range != kInRange || (mean >= 0x1p-80F && mean <= 0x1p100F);
-    if (__any_sync(kWholeWarp, !inside)) {
-      if (inside) continue;
-      range = mean < 0x1p-80F ? kTinyRows : kHugeRows;
-      scale_row(row, range);
-      continue;
-    }
-    factor = reciprocal_root(mean);
-    break;
+inline bool turn_row(const RopePairsParams& p, const PairsRow<kSpec>& row, bool may_doubt,
+                     PairTurns& turns, LaneTurned& lane, float& factor) {
+  constexpr bool kNormed = kSpec.norm != PairsNorm::kNone;
+  constexpr std::uint32_t kAllPairs = (1U << kLanePairs) - 1;
+  if (may_doubt) {
+    lane = turned<kSpec, true>(row.numbers(), turns, p.doubtful_shares[row.step.kind]);
+  } else {
+    lane = turned<kSpec, false>(row.numbers(), turns, 0.0F);
+  }
+  float mean = 1.0F;
+  bool inside = true;
+  if constexpr (kNormed) {
+    mean = fmaf(over_row<kSpec.lanes>(lane.squares, sum), p.inverse_head_dim, p.eps[kInRange]);
+    inside = mean >= 0x1p-80F && mean <= 0x1p100F;
+    if (!inside) lane.doubtful = kAllPairs;
+    factor = ptx::rsqrt_of_normal(mean);
   }
   // A lane that passes its numbers through has multiplied partners by 0.
   if (p.rope.rotary_dim < p.rope.head_dim && !pieces_here<kSpec>(p).turns &&
       has_infinite<kSpec.dtype>(row.stage.row(row.index))) {
-    lane.doubtful = (1U << kLanePairs) - 1;
+    lane.doubtful = kAllPairs;
   }
   if (!__any_sync(kWholeWarp, lane.doubtful != 0)) return false;
-  turn_carefully(p, row, lane);
+  // Rows whose squares leave float32's range are scaled by a power of two, which the factor takes
+  // back.
+  const PairsRange range = inside ? kInRange : mean < 0x1p-80F ? kTinyRows : kHugeRows;
+  const float scale = inside ? 1.0F : range == kTinyRows ? kTinyRowScale : kHugeRowScale;
+  float squares = turn_carefully(p, row, scale, lane);
+  if constexpr (kNormed) {
+    squares = over_row<kSpec.lanes>(squares, sum);
+    if (!inside) factor = reciprocal_root(fmaf(squares, p.inverse_head_dim, p.eps[range]));
+  }
   turns = {};  // so that no register holds them meanwhile
   return true;
 }
@@ -179,9 +180,7 @@ inline float scale_of_row(const RopePairsParams& p, int kind, std::int32_t head,
                           const LaneNumbers& y, float factor) {
   if (kind != kQueryRow) return p.rope.scales[kind].at(min(head, num_heads(p, kind) - 1));
   if (p.rope.scales[kQueryRow].data != nullptr) return p.rope.scales[kQueryRow].at(0);
-  const float largest = over_row<kSpec.lanes>(
-      largest_of(y), [](float value, float other) { return fmaxf(value, other); });
-  return own_scale(p, largest * factor);
+  return own_scale(p, over_row<kSpec.lanes>(largest_of(y), larger) * factor);
 }
 
 /// Stores a row: y times `factor`. All lanes of the warp come here.
@@ -191,9 +190,9 @@ inline void store_row(const RopePairsParams& p, const PairsTarget& target,
   const PairsStep& step = row.step;
   const std::int32_t head = row.stage.head(step);
   const bool live = head < num_heads(p, step.kind);
-  char* to = target.to + std::int64_t{head} * target.head_stride;
   if (!is_fp8(target.dtype)) {
-    if (live) store_pieces<2>(encoded_over<kSpec.dtype>(y, factor, 1.0F), row.stage.gap(), to);
+    const LaneWords codes = encoded_over<kSpec.dtype>(y, factor, 1.0F);
+    if (live) store_pieces<2>(codes, row.stage.gap(), target.to);
     return;
   }
   const float scale = scale_of_row<kSpec>(p, step.kind, head, y, factor);
@@ -201,7 +200,7 @@ inline void store_row(const RopePairsParams& p, const PairsTarget& target,
                               ? encoded_over<DType::kFloat8E4M3>(y, factor, scale)
                               : encoded_over<DType::kFloat8E5M2>(y, factor, scale);
   if (!live) return;
-  store_pieces<1>(codes, row.stage.gap(), to);
+  store_pieces<1>(codes, row.stage.gap(), target.to);
   if (step.kind == kQueryRow) store_scale<kSpec>(p, step.token, head, scale);
 }
 
@@ -213,11 +212,10 @@ inline void clear_row(const RopePairsParams& p, const PairsTarget& target,
   const std::int32_t head = row.stage.head(step);
   if (head >= num_heads(p, step.kind)) return;
   if (target.to != nullptr) {
-    char* to = target.to + std::int64_t{head} * target.head_stride;
     if (is_fp8(target.dtype)) {
-      store_pieces<1>({}, row.stage.gap(), to);
+      store_pieces<1>({}, row.stage.gap(), target.to);
     } else {
-      store_pieces<2>({}, row.stage.gap(), to);
+      store_pieces<2>({}, row.stage.gap(), target.to);
     }
   }
   if (step.kind == kQueryRow) store_scale<kSpec>(p, step.token, head, 0.0F);

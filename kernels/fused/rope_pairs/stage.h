@@ -69,7 +69,7 @@ class PairsStage {
  public:
   /// The unit begins with `first`. `shared`: kPairsShared bytes.
   __device__ PairsStage(const RopePairsParams& p, char* shared, const PairsStep& first)
-      : p_(p), shared_(shared), next_(first) {
+      : p_(p), mine_(shared + 16 * ptx::thread_index_here()), next_(first) {
     const LanePieces pieces = pieces_here<kSpec>(p);
     constexpr std::int32_t kNone = 1 << 28;
     team_ = pieces.live ? (ptx::thread_index_here() & 31) / kSpec.lanes : kNone;
@@ -88,13 +88,12 @@ class PairsStage {
   /// kStageRows were in their place.
   __device__ void copy(std::int32_t index) {
     const std::uint32_t to = ptx::shared_address(piece(index, 0));
-    const std::int32_t heads = num_heads(p_, next_.kind);
-    const bool live = head(next_) < heads;
+    const bool live = head(next_) < heads_;
     ptx::cp_async_16(to, from_, live);
     ptx::cp_async_16(to + 16 * kPairsThreads, from_ + ptx::word_here(gap_) * 2, live);
-    from_ += p_.inputs[next_.kind].step_stride;
+    from_ += step_stride_;
     next_.head += pairs_teams(kSpec.lanes);
-    if (next_.head < heads) return;
+    if (next_.head < heads_) return;
     to_next_kind(next_);
     begin_kind();
   }
@@ -142,6 +141,8 @@ class PairsStage {
     const PairsInput& input = p_.inputs[next_.kind];
     from_ = input.data + std::int64_t{next_.token} * input.token_stride +
             std::int64_t{head(next_)} * input.head_stride + pieces_here<kSpec>(p_).first * 2;
+    step_stride_ = input.step_stride;
+    heads_ = num_heads(p_, next_.kind);
   }
 
   __device__ uint4* piece(std::int32_t index, int i) const {
@@ -150,13 +151,15 @@ class PairsStage {
 
   /// Shared memory is pieces of 16 bytes, [number][thread]; each lane has its own.
   __device__ uint4* lane_piece(int number) const {
-    return reinterpret_cast<uint4*>(shared_) + number * kPairsThreads + ptx::thread_index_here();
+    return reinterpret_cast<uint4*>(mine_) + number * kPairsThreads;
   }
 
   const RopePairsParams& p_;
-  char* shared_;
+  char* mine_;                  // the lane's first piece of shared memory
   PairsStep next_;              // to be copied
   const char* from_ = nullptr;  // the lane's first piece of that
+  std::int32_t step_stride_;    // to the next of its kind
+  std::int32_t heads_;          // of its kind
   std::int32_t team_;           // of the warp
   std::uint32_t gap_;
 };

@@ -102,6 +102,15 @@ inline CarefulPair turned_carefully(const CarefulPair& x, bool turns) {
           .b = careful_difference(x.b, x.weight_b, x.cos, x.a, of_partner_b, -x.sin)};
 }
 
+/// What the norm's mean square is taken of, of a pair: RoPE turns a^2 + b^2 into that times
+/// cos^2 + sin^2.
+template <RopePairsSpec kSpec>
+inline float squares_to_norm(const CarefulPair& x) {
+  const float squares = fmaf(x.a, x.a, x.b * x.b);
+  if constexpr (kSpec.norm != PairsNorm::kAfterRope) return squares;
+  return squares * fmaf(x.cos, x.cos, x.sin * x.sin);
+}
+
 /// 1 / x of a normal number, within 2^-23.
 inline float reciprocal(float x) {
 #ifdef __CUDACC_RTC__

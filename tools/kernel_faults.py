@@ -57,8 +57,8 @@ _CLAIMS = "kernels/generic/attention/claims.h"
 _DECODE = "kernels/sm90/decode/"
 _ROWS = "src/plan/rows.h"
 _LANE = "kernels/fused/rope/lane.h"
-_PAIRS_ROUND = "kernels/fused/rope_pairs/round.h"
-_PAIRS_EXACT = "kernels/fused/rope_pairs/exact.h"
+_PAIRS_TURN = "kernels/fused/rope_pairs/turn.h"
+_PAIRS_ROW = "kernels/fused/rope_pairs/row.h"
 _PAIRS_KERNEL = "kernels/fused/rope_pairs/kernel.cuh"
 
 FAULTS = (
@@ -359,24 +359,45 @@ FAULTS = (
     ),
     Fault("partial rotary ignored", _LANE, "if (element >= rotary_dim) return {};", "", ROPE),
     Fault(
-        "pairs turned without their sign", _PAIRS_ROUND, "[0][j], -from_b)", "[0][j], from_b)", ROPE
+        "pairs turned without their sign", _PAIRS_TURN, "[0][j], -from_b)", "[0][j], from_b)", ROPE
     ),
     Fault(
-        "doubtful pairs without epsilon",
-        _PAIRS_EXACT,
-        "sum / head_dim + eps",
-        "sum / head_dim",
+        "pairs without epsilon",
+        _PAIRS_ROW,
+        "fmaf(sum, p.inverse_head_dim, p.eps[range])",
+        "sum * p.inverse_head_dim",
         ROPE,
     ),
-    Fault("doubtful pairs without the norm", _PAIRS_EXACT, "y = y * row.factor;", "", ROPE),
+    Fault("a lane's squares for a row's", _PAIRS_ROW, "return x + other;", "return x;", ROPE),
     Fault(
-        "doubtful pairs left as they are", _PAIRS_EXACT, "y = y * cos + partner * sin;", "", ROPE
+        "pairs that cancel are turned without the sign",
+        _PAIRS_TURN,
+        "fmaf(normed_a, cos, -from_b) +",
+        "fmaf(normed_a, cos, from_b) +",
+        ROPE,
+    ),
+    Fault(
+        "coefficients given up and not loaded", _PAIRS_KERNEL, "new_kind |= turns_spent;", "", ROPE
+    ),
+    Fault(
+        "a unit's steps as those of the first",
+        _PAIRS_KERNEL,
+        "+ min(unit, p.longer_units)",
+        "",
+        ROPE,
+    ),
+    Fault(
+        "rows worked on before they have come",
+        _PAIRS_KERNEL,
+        "cp_async_wait<kAhead>",
+        "cp_async_wait<kAhead + 1>",
+        ROPE,
     ),
     Fault(
         "pairs stored at the page's start",
         _PAIRS_KERNEL,
-        "cache.row(page, place_in_page, 0)",
-        "cache.row(page, 0, 0)",
+        "cache.row(notes.page, notes.place, 0)",
+        "cache.row(notes.page, 0, 0)",
         ROPE,
     ),
     Fault(

@@ -81,6 +81,12 @@ inline double divided(double x, double scale, double inverse) {
   return corrected == corrected ? corrected : near;  // an infinity has no remainder
 }
 
+/// A power of two that a scale and the numbers over it are multiplied with, so that the scale's
+/// reciprocal is a normal float32.
+constexpr float shift_of_scale(float scale) {
+  return scale < 0x1p-60F ? 0x1p64F : scale > 0x1p60F ? 0x1p-64F : 1.0F;
+}
+
 /// Reports what a kernel found wrong; the host's version serves tests.
 inline void report(Fault* box, FaultKind kind, std::int64_t a, std::int64_t b, std::int64_t c,
                    std::int64_t d) {

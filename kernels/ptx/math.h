@@ -36,6 +36,13 @@ inline float rsqrt(float x) {
   return y;
 }
 
+/// The same, of a number that is not below float32's normal ones.
+inline float rsqrt_of_normal(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// Two numbers of kType in one register, `low` in its lower half, rounded to nearest even.
 template <DType kType>
 inline std::uint32_t pack2(float low, float high) {

@@ -71,7 +71,7 @@ void add_kernels(const ModelDescription& model, const AttentionDevice& device, V
   variants.add(variant_of(store_spec(model.dtype, model.group.kv_dtype)));
   variants.add(variant_of(rope_spec(model.dtype, model.norm_policy, model.norm_scope)));
   for (const RopePairsSpec& pairs :
-       rope_pairs_specs(model.dtype, model.norm_policy, model.norm_scope)) {
+       rope_pairs_specs(model.dtype, model.group.head_dim, model.norm_policy, model.norm_scope)) {
     variants.add(variant_of(pairs));
   }
   variants.add(variant_of(merge_spec(model.dtype, model.dtype)));

@@ -2,20 +2,17 @@
 #include "src/cuda/rope_pairs.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 
+#include "kernels/fused/rope_pairs/turn.h"
 #include "src/common/check.h"
 #include "src/cuda/rope.h"
 #include "src/cuda/views.h"
 
 namespace hpcattn::cuda {
 namespace {
-
-/// Ctas of a multiprocessor for which the compiler leaves registers: it would spill for more.
-constexpr int ctas_per_sm(PairsNorm norm) { return norm == PairsNorm::kNone ? 4 : 3; }
 
 const char* name_of(PairsNorm norm) {
   switch (norm) {
@@ -36,11 +33,8 @@ PairsNorm norm_of(QkNormPolicy policy) {
 }
 
 /// Epsilon times a power of two, as the kernel adds it.
-TwoFloat scaled_eps(double eps, double factor) {
-  const double scaled = eps * factor;
-  const auto hi = static_cast<float>(scaled);
-  if (!std::isfinite(hi)) return {hi, 0.0F};
-  return {hi, static_cast<float>(scaled - static_cast<double>(hi))};
+float scaled_eps(double eps, float factor) {
+  return static_cast<float>(eps * double{factor} * double{factor});
 }
 
 /// A lane's 8 pairs are whole, are neighbours in the table, and follow one position.
@@ -54,16 +48,14 @@ bool pairs_in_pieces(const RopeNormStoreKvArgs& args) {
 
 std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Steps of a unit. A step of few tokens is over soonest when all its warps run at once, each with
-/// as little as that takes; of many, when a token's cosines and weights are read once, by few
-/// rounds of warps that end together.
-std::int64_t steps_of_unit(std::int64_t num_tokens, std::int64_t steps_of_token,
-                           std::int64_t warps_at_once) {
-  if (num_tokens <= warps_at_once) {
-    return divided_up(steps_of_token, warps_at_once / num_tokens);
-  }
-  constexpr std::int64_t kRounds = 8;
-  return divided_up(steps_of_token, divided_up(kRounds * warps_at_once, num_tokens));
+/// Units of so many steps. Few: one step each, and all at once. Many: some rounds of as many as run
+/// at once, all of the same length, so that the last round is as full as the others, and each long
+/// enough that a token's cosines and weights are seldom read.
+std::int64_t units_of_steps(std::int64_t steps, std::int64_t warps_at_once) {
+  constexpr std::int64_t kFewestSteps = 4;
+  const std::int64_t rounds =
+      std::clamp<std::int64_t>(steps / (warps_at_once * kFewestSteps), 1, kPairsMostRounds);
+  return std::min(steps, rounds * warps_at_once);
 }
 
 }  // namespace
@@ -72,30 +64,34 @@ KernelVariant variant_of(const RopePairsSpec& spec) {
   const std::string interleaved = spec.interleaved ? "true" : "false";
   return {
       .name = message("rope_norm_store_kv_pairs<{.dtype = ", name(spec.dtype),
-                      ", .norm = ", name_of(spec.norm), ", .interleaved = ", interleaved, "}>"),
-      .source = message("#include \"kernels/fused/rope_pairs/kernel.cuh\"\n"
-                        "extern \"C\" __global__ void __launch_bounds__(",
-                        kPairsThreads, ", ", ctas_per_sm(spec.norm),
-                        ") hpcattn_kernel(const __grid_constant__ hpcattn::RopePairsParams p) {\n"
-                        "  hpcattn::rope_pairs<hpcattn::RopePairsSpec{.dtype = ",
-                        source_name(spec.dtype), ", .norm = hpcattn::PairsNorm::",
-                        name_of(spec.norm), ", .interleaved = ", interleaved, "}>(p);\n}\n"),
+                      ", .norm = ", name_of(spec.norm), ", .interleaved = ", interleaved,
+                      ", .lanes = ", spec.lanes, "}>"),
+      .source =
+          message("#include \"kernels/fused/rope_pairs/kernel.cuh\"\n"
+                  "extern \"C\" __global__ void __launch_bounds__(",
+                  kPairsThreads, ", ", kPairsCtasPerSm,
+                  ") hpcattn_kernel(const __grid_constant__ hpcattn::RopePairsParams p) {\n"
+                  "  hpcattn::rope_pairs<hpcattn::RopePairsSpec{.dtype = ",
+                  source_name(spec.dtype), ", .norm = hpcattn::PairsNorm::", name_of(spec.norm),
+                  ", .interleaved = ", interleaved, ", .lanes = ", spec.lanes, "}>(p);\n}\n"),
       .threads = kPairsThreads,
       .shared_bytes = kPairsShared,
   };
 }
 
-std::vector<RopePairsSpec> rope_pairs_specs(DType dtype, QkNormPolicy policy, NormScope scope) {
+std::vector<RopePairsSpec> rope_pairs_specs(DType dtype, std::int64_t head_dim, QkNormPolicy policy,
+                                            NormScope scope) {
   if (size_bytes(dtype) != 2) return {};
   if (policy != QkNormPolicy::kNone && scope != NormScope::kHead) return {};
   const PairsNorm norm = norm_of(policy);
-  return {{.dtype = dtype, .norm = norm, .interleaved = false},
-          {.dtype = dtype, .norm = norm, .interleaved = true}};
+  const int lanes = pairs_lanes(head_dim);
+  return {{.dtype = dtype, .norm = norm, .interleaved = false, .lanes = lanes},
+          {.dtype = dtype, .norm = norm, .interleaved = true, .lanes = lanes}};
 }
 
 std::optional<RopePairsSpec> rope_pairs_spec(const RopeNormStoreKvArgs& args) {
   const std::vector<RopePairsSpec> specs =
-      rope_pairs_specs(args.q.dtype(), args.norm_policy, args.norm_scope);
+      rope_pairs_specs(args.q.dtype(), args.q.size(2), args.norm_policy, args.norm_scope);
   if (specs.empty() || !pairs_in_pieces(args)) return std::nullopt;
   for (const Tensor* tensor : {&args.q, &args.k, &args.v, &args.k_cache, &args.v_cache, &args.out_q,
                                &args.out_k, &args.out_v}) {
@@ -117,6 +113,7 @@ std::optional<RopePairsSpec> rope_pairs_spec(const RopeNormStoreKvArgs& args) {
   for (const Tensor* output : {&args.out_q, &args.out_k, &args.out_v}) {
     if (has_far_heads(*output, 1)) return std::nullopt;
   }
+  if (has_far_heads(args.out_q_scale, 0) || has_far_heads(args.out_q_scale, 1)) return std::nullopt;
   if (has_far_heads(args.k_cache, 2) || has_far_heads(args.v_cache, 2)) return std::nullopt;
   if (args.k_cache.defined() && args.k_cache.size(0) > kMost) return std::nullopt;
   if (rows > kMost / 2 || args.cos_sin.size(0) > kMost) return std::nullopt;
@@ -128,8 +125,10 @@ std::vector<KernelVariant> all_rope_pairs_variants() {
   for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     for (auto policy :
          {QkNormPolicy::kNone, QkNormPolicy::kRopeThenNorm, QkNormPolicy::kNormThenRope}) {
-      for (const RopePairsSpec& spec : rope_pairs_specs(dtype, policy, NormScope::kHead)) {
-        variants.push_back(variant_of(spec));
+      for (std::int64_t head_dim : {64, 128, 256}) {
+        for (const auto& spec : rope_pairs_specs(dtype, head_dim, policy, NormScope::kHead)) {
+          variants.push_back(variant_of(spec));
+        }
       }
     }
   }
@@ -138,34 +137,47 @@ std::vector<KernelVariant> all_rope_pairs_variants() {
 
 RopePairsParams rope_pairs_params(const RopeNormStoreKvArgs& args, int num_sms, Fault* faults) {
   RopePairsParams p{.rope = rope_params(args, num_sms, faults)};
-  p.num_lanes = pairs_lanes(args.q.size(2));
-  p.lanes_log2 = std::countr_zero(static_cast<unsigned>(p.num_lanes));
+  const int teams = pairs_teams(pairs_lanes(args.q.size(2)));
   for (int kind : {kQueryRow, kKeyRow, kValueRow}) {
     const RowsView& rows = p.rope.inputs[kind];
     p.inputs[kind] = {.data = rows.data,
                       .token_stride = static_cast<std::int32_t>(rows.token_stride),
                       .head_stride = static_cast<std::int32_t>(rows.head_stride),
-                      .step_stride = static_cast<std::int32_t>(rows.head_stride) * p.num_teams()};
+                      .step_stride = static_cast<std::int32_t>(rows.head_stride) * teams};
     p.output_strides[kind] = static_cast<std::int32_t>(p.rope.outputs[kind].head_stride);
   }
   for (int side : {0, 1}) {
     p.cache_strides[side] = static_cast<std::int32_t>(p.rope.caches[side].head_stride);
   }
+  p.scale_strides[0] = static_cast<std::int32_t>(p.rope.out_q_scale.token_stride);
+  p.scale_strides[1] = static_cast<std::int32_t>(p.rope.out_q_scale.head_stride);
+  // Over a scale of its own, no number is so much smaller than the largest; but a norm after RoPE
+  // may make the other of a pair small.
+  const bool own_scales = is_fp8(args.out_q.dtype()) && !args.q_scale.defined() &&
+                          args.norm_policy != QkNormPolicy::kRopeThenNorm;
+  for (int kind : {kQueryRow, kKeyRow}) {
+    if (kind == kQueryRow && own_scales) continue;
+    const auto note = [&](const auto& view) {
+      if (view.data == nullptr) return;
+      p.doubtful_shares[kind] = std::max(p.doubtful_shares[kind], doubtful_share(view.dtype));
+    };
+    note(p.rope.outputs[kind]);
+    if (kind == kKeyRow) note(p.rope.caches[0]);
+  }
   const std::int64_t tokens = args.q.size(0);
-  p.q_steps = static_cast<std::int32_t>(divided_up(args.q.size(1), p.num_teams()));
-  p.kv_steps = static_cast<std::int32_t>(divided_up(args.k.size(1), p.num_teams()));
-  const std::int64_t warps =
-      std::int64_t{num_sms} * ctas_per_sm(norm_of(args.norm_policy)) * kPairsWarps;
-  const std::int64_t unit_steps = steps_of_unit(tokens, p.num_steps(), warps);
-  const std::int64_t units = divided_up(p.num_steps(), unit_steps);
-  p.unit_steps = static_cast<std::int32_t>(unit_steps);
-  p.units_per_token = FastDivide(static_cast<std::uint32_t>(units));
-  p.num_units = static_cast<std::int32_t>(tokens * units);
+  p.q_steps = static_cast<std::int32_t>(divided_up(args.q.size(1), teams));
+  p.kv_steps = static_cast<std::int32_t>(divided_up(args.k.size(1), teams));
+  const std::int64_t warps = std::int64_t{num_sms} * kPairsCtasPerSm * kPairsWarps;
+  const std::int64_t steps = tokens * p.num_steps();
+  const std::int64_t units = units_of_steps(steps, warps);
+  p.steps_per_token = FastDivide(static_cast<std::uint32_t>(p.num_steps()));
+  p.num_units = static_cast<std::int32_t>(units);
+  p.unit_steps = static_cast<std::int32_t>(steps / units);
+  p.longer_units = static_cast<std::int32_t>(steps % units);
   const double eps = args.norm_policy == QkNormPolicy::kNone ? 0.0 : args.norm_eps;
-  const auto square = [](float scale) { return double{scale} * double{scale}; };
-  p.eps[kInRange] = scaled_eps(eps, 1.0);
-  p.eps[kTinyRows] = scaled_eps(eps, square(kTinyRowScale));
-  p.eps[kHugeRows] = scaled_eps(eps, square(kHugeRowScale));
+  p.eps[kInRange] = scaled_eps(eps, 1.0F);
+  p.eps[kTinyRows] = scaled_eps(eps, kTinyRowScale);
+  p.eps[kHugeRows] = scaled_eps(eps, kHugeRowScale);
   p.upper_max = static_cast<float>(args.upper_max);
   p.inverse_head_dim = 1.0F / static_cast<float>(args.q.size(2));
   p.inverse_upper_max = static_cast<float>(1.0 / args.upper_max);

@@ -18,7 +18,8 @@ KernelVariant variant_of(const RopePairsSpec& spec);
 std::optional<RopePairsSpec> rope_pairs_spec(const RopeNormStoreKvArgs& args);
 
 /// Those that calls of a model take whose tensors are aligned, of either style.
-std::vector<RopePairsSpec> rope_pairs_specs(DType dtype, QkNormPolicy policy, NormScope scope);
+std::vector<RopePairsSpec> rope_pairs_specs(DType dtype, std::int64_t head_dim, QkNormPolicy policy,
+                                            NormScope scope);
 
 /// All that there are.
 std::vector<KernelVariant> all_rope_pairs_variants();

@@ -5,10 +5,8 @@
 #include <cmath>
 
 #include "src/gpu_tests/expect.h"
+#include "src/gpu_tests/kv_run.h"
 #include "src/testing/device_call.h"
-#include "src/testing/merge_case.h"
-#include "src/testing/rope_case.h"
-#include "src/testing/store_case.h"
 
 namespace hpcattn {
 namespace {
@@ -17,37 +15,14 @@ using testkit::GpuLane;
 using testkit::KvLayout;
 using testkit::MergeCase;
 using testkit::RopeCase;
+using testkit::run_merge;
+using testkit::run_rope;
+using testkit::run_store;
 using testkit::StoreCase;
 
 constexpr DType kWide[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 constexpr KvLayout kLayouts[] = {KvLayout::kNhd, KvLayout::kHnd, KvLayout::kHalves,
                                  KvLayout::kInterleaved, KvLayout::kMixed};
-
-std::string run_store(GpuLane& lane, const StoreCase& c, std::uint64_t seed) {
-  testkit::StoreBatch batch(c, seed);
-  const std::string report = batch.run_and_check_by([&](const StoreKvArgs& args) {
-    return testkit::call_on_gpu(lane, args,
-                                [](const StoreKvArgs& a, const Execution& e) { store_kv(a, e); });
-  });
-  return report.empty() ? "" : to_string(c) + ", seed " + std::to_string(seed) + ": " + report;
-}
-
-std::string run_rope(GpuLane& lane, const RopeCase& c) {
-  return testkit::RopeBatch(c).run_and_check_by(
-      [&](const RopeNormStoreKvArgs& args) {
-        return testkit::call_on_gpu(
-            lane, args,
-            [](const RopeNormStoreKvArgs& a, const Execution& e) { rope_norm_store_kv(a, e); });
-      },
-      testkit::kGpuScaleError);
-}
-
-std::string run_merge(GpuLane& lane, const MergeCase& c) {
-  return testkit::run_and_check_by(c, [&](const MergeArgs& args) {
-    return testkit::call_on_gpu(
-        lane, args, [](const MergeArgs& a, const Execution& e) { merge_partials(a, e); });
-  });
-}
 
 TEST(GpuStore, EveryDtypeLayoutAndKindOfScale) {
   std::vector<StoreCase> cases;
@@ -69,8 +44,8 @@ TEST(GpuStore, EveryDtypeLayoutAndKindOfScale) {
       }
     }
   }
-  testkit::expect_all_right(
-      cases, [](GpuLane& lane, const StoreCase& c) { return run_store(lane, c, 1); });
+  testkit::expect_all_right(cases,
+                            [](GpuLane& lane, const StoreCase& c) { return run_store(lane, c); });
 }
 
 TEST(GpuStore, AnyShape) {
@@ -152,6 +127,33 @@ TEST(GpuRope, ManyRowsOfDecode) {
       c.policy = policy;
       c.aligned = true;
       c.page_size = 64;
+      cases.push_back(c);
+    }
+  }
+  testkit::expect_all_right(cases, run_rope);
+}
+
+/// Warps that have many steps, of several tokens and kinds; the last token's is no whole one.
+TEST(GpuRope, UnitsOfManySteps) {
+  std::vector<RopeCase> cases;
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (auto policy :
+         {QkNormPolicy::kNone, QkNormPolicy::kRopeThenNorm, QkNormPolicy::kNormThenRope}) {
+      RopeCase c;
+      c.name = "many steps";
+      c.seed = cases.size() + 1;
+      c.q_lens = {1200, 1, 0, 400};
+      c.past_lens = {0, 33, 0, 100};
+      c.padding_tokens = 40;
+      c.num_q_heads = 15;
+      c.num_kv_heads = 5;
+      c.head_dim = 128;
+      c.rotary_dim = cases.size() % 2 == 0 ? 128 : 96;
+      c.dtype = dtype;
+      c.cache_dtype = cases.size() % 2 == 0 ? dtype : DType::kFloat8E4M3;
+      c.q_output = cases.size() % 2 == 0 ? testkit::QOutput::kOwn : testkit::QOutput::kFp8Dynamic;
+      c.policy = policy;
+      c.aligned = true;
       cases.push_back(c);
     }
   }

@@ -5,9 +5,7 @@
 
 #include "src/gpu_tests/attention_run.h"
 #include "src/gpu_tests/expect.h"
-#include "src/testing/merge_case.h"
-#include "src/testing/rope_case.h"
-#include "src/testing/store_case.h"
+#include "src/gpu_tests/kv_run.h"
 
 namespace hpcattn {
 namespace {
@@ -135,10 +133,7 @@ TEST(GpuQuick, Store) {
     }
   }
   testkit::expect_all_right(cases, [](GpuLane& lane, const testkit::StoreCase& c) {
-    return testkit::StoreBatch(c).run_and_check_by([&](const StoreKvArgs& args) {
-      return testkit::call_on_gpu(lane, args,
-                                  [](const StoreKvArgs& a, const Execution& e) { store_kv(a, e); });
-    });
+    return testkit::run_store(lane, c);
   });
 }
 
@@ -165,15 +160,15 @@ TEST(GpuQuick, Rope) {
       }
     }
   }
-  testkit::expect_all_right(cases, [](GpuLane& lane, const testkit::RopeCase& c) {
-    return testkit::RopeBatch(c).run_and_check_by(
-        [&](const RopeNormStoreKvArgs& args) {
-          return testkit::call_on_gpu(
-              lane, args,
-              [](const RopeNormStoreKvArgs& a, const Execution& e) { rope_norm_store_kv(a, e); });
-        },
-        testkit::kGpuScaleError);
-  });
+  // More steps than warps at once: each has several, of several tokens.
+  testkit::RopeCase many = cases[4];
+  many.seed = cases.size() + 1;
+  many.q_lens = {900, 1, 700};
+  many.past_lens = {0, 40, 3};
+  many.num_q_heads = 32;
+  many.aligned = true;
+  cases.push_back(many);
+  testkit::expect_all_right(cases, testkit::run_rope);
 }
 
 TEST(GpuQuick, Merge) {
@@ -186,12 +181,7 @@ TEST(GpuQuick, Merge) {
     c.row_gap = 3;
     cases.push_back(c);
   }
-  testkit::expect_all_right(cases, [](GpuLane& lane, const testkit::MergeCase& c) {
-    return testkit::run_and_check_by(c, [&](const MergeArgs& args) {
-      return testkit::call_on_gpu(
-          lane, args, [](const MergeArgs& a, const Execution& e) { merge_partials(a, e); });
-    });
-  });
+  testkit::expect_all_right(cases, testkit::run_merge);
 }
 
 }  // namespace

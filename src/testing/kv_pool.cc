@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <array>
 
-#include "src/testing/rounded_check.h"
-
 namespace hpcattn::testkit {
 
 KvPool::KvPool(const KvPoolShape& shape) {
@@ -47,16 +45,16 @@ KvPool::KvPool(const KvPoolShape& shape) {
 }
 
 std::string KvPool::check(std::span<const reference::Place> places,
-                          const std::vector<double>& want_k,
-                          const std::vector<double>& want_v) const {
-  return check_side(k_, "k_cache", places, want_k) + check_side(v_, "v_cache", places, want_v) +
-         check_rest(places);
+                          const std::vector<double>& want_k, const std::vector<double>& want_v,
+                          Nearness nearness) const {
+  return check_side(k_, "k_cache", places, want_k, nearness) +
+         check_side(v_, "v_cache", places, want_v, nearness) + check_rest(places);
 }
 
 std::string KvPool::check_side(const Tensor& cache, const std::string& label,
                                std::span<const reference::Place> places,
-                               const std::vector<double>& want) const {
-  RoundedCheck rounded(label);
+                               const std::vector<double>& want, Nearness nearness) const {
+  RoundedCheck rounded(label, nearness);
   std::size_t at = 0;
   for (const reference::Place& place : places) {
     for (std::int64_t head = 0; head < cache.size(2); ++head) {

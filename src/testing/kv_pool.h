@@ -9,6 +9,7 @@
 #include "src/cpu/reference/store.h"
 #include "src/testing/attention_case.h"
 #include "src/testing/guarded_buffer.h"
+#include "src/testing/rounded_check.h"
 
 namespace hpcattn::testkit {
 
@@ -31,9 +32,10 @@ class KvPool {
   const Tensor& v() const { return v_; }
 
   /// "" when the rows at `places` hold `want_k` and `want_v` ([token, head, dim], in stored units)
-  /// rounded once, and every other byte of the pool is what it was.
+  /// as near as they must be, and every other byte of the pool is what it was.
   std::string check(std::span<const reference::Place> places, const std::vector<double>& want_k,
-                    const std::vector<double>& want_v) const;
+                    const std::vector<double>& want_v,
+                    Nearness nearness = Nearness::kRoundedOnce) const;
 
   /// No byte was written.
   bool untouched() const;
@@ -42,8 +44,8 @@ class KvPool {
 
  private:
   std::string check_side(const Tensor& cache, const std::string& label,
-                         std::span<const reference::Place> places,
-                         const std::vector<double>& want) const;
+                         std::span<const reference::Place> places, const std::vector<double>& want,
+                         Nearness nearness) const;
   std::string check_rest(std::span<const reference::Place> places) const;
 
   GuardedBuffer first_;   // K, or both

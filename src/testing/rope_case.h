@@ -14,6 +14,7 @@
 #include "src/cpu/reference/rope.h"
 #include "src/testing/guarded_tensor.h"
 #include "src/testing/kv_pool.h"
+#include "src/testing/rounded_check.h"
 
 namespace hpcattn::testkit {
 
@@ -61,8 +62,14 @@ struct RopeCase {
   bool aligned = false;    // rows at multiples of 16 elements
 };
 
-/// Relative, of a scale of q that a GPU computes: 16 * 2^-24.
-inline constexpr double kGpuScaleError = 0x1p-20;
+/// What a call is held to.
+struct RopeTolerance {
+  Nearness nearness = Nearness::kRoundedOnce;
+  double scale_error = 0.0;  // relative, of computed scales of q; 0: they are rounded once
+};
+
+/// Of arithmetic in float32: its scales are within 16 * 2^-24.
+inline constexpr RopeTolerance kRopeInFloat32 = {Nearness::kWithinUlp, 0x1p-20};
 
 std::string to_string(const RopeCase& c);
 
@@ -80,10 +87,9 @@ class RopeBatch {
   /// Runs the operator. "" when every output is right and nothing else was written.
   std::string run_and_check(const Execution& execution = {});
 
-  /// The same, by whatever carries the call out; its report comes first. `scale_error`: of computed
-  /// scales of q, relative; 0: they are rounded once, as all else is.
+  /// The same, by whatever carries the call out; its report comes first.
   std::string run_and_check_by(const std::function<std::string(const RopeNormStoreKvArgs&)>& call,
-                               double scale_error = 0.0);
+                               const RopeTolerance& tolerance = {});
 
   /// All memory that a call may write, and its inputs.
   std::vector<std::vector<std::uint8_t>> bytes() const;
@@ -98,9 +104,9 @@ class RopeBatch {
   void make_norm(Rng& rng);
   GuardedTensor indices(const std::vector<std::int64_t>& values) const;
 
-  std::string check_q(const reference::RopeResult& want, double scale_error) const;
+  std::string check_q(const reference::RopeResult& want, const RopeTolerance& tolerance) const;
   std::string check_kv_output(const Tensor& got, const std::string& label, std::vector<double> want,
-                              const Tensor& scale) const;
+                              const Tensor& scale, Nearness nearness) const;
   std::vector<double> in_units_of(DType dtype, std::vector<double> values,
                                   const Tensor& scale) const;
 

@@ -19,9 +19,10 @@ std::vector<double> RopeBatch::in_units_of(DType dtype, std::vector<double> valu
   return values;
 }
 
-std::string RopeBatch::check_q(const reference::RopeResult& want, double scale_error) const {
+std::string RopeBatch::check_q(const reference::RopeResult& want,
+                               const RopeTolerance& tolerance) const {
   const bool fp8 = is_fp8(args_.out_q.dtype());
-  RoundedCheck values("out_q");
+  RoundedCheck values("out_q", tolerance.nearness);
   RoundedCheck scales("out_q_scale");
   std::size_t row = 0;
   for (std::int64_t token = 0; token < num_tokens_; ++token) {
@@ -30,7 +31,7 @@ std::string RopeBatch::check_q(const reference::RopeResult& want, double scale_e
       if (args_.out_q_scale.defined()) {
         const double right = want.q_scale[row];
         const double got = reference::element(args_.out_q_scale, {token, head});
-        if (!(std::fabs(got - right) <= scale_error * right)) {
+        if (!(std::fabs(got - right) <= tolerance.scale_error * right)) {
           scales.add(args_.out_q_scale, {token, head}, right);
         }
         // The number is made with the scale that was handed out, a float32.
@@ -48,10 +49,11 @@ std::string RopeBatch::check_q(const reference::RopeResult& want, double scale_e
 }
 
 std::string RopeBatch::check_kv_output(const Tensor& got, const std::string& label,
-                                       std::vector<double> want, const Tensor& scale) const {
+                                       std::vector<double> want, const Tensor& scale,
+                                       Nearness nearness) const {
   if (!got.defined()) return "";
   const std::vector<double> stored = in_units_of(got.dtype(), std::move(want), scale);
-  RoundedCheck values(label);
+  RoundedCheck values(label, nearness);
   std::size_t at = 0;
   for (std::int64_t token = 0; token < num_tokens_; ++token) {
     for (std::int64_t head = 0; head < case_.num_kv_heads; ++head) {
@@ -73,18 +75,19 @@ std::string RopeBatch::run_and_check(const Execution& execution) {
 }
 
 std::string RopeBatch::run_and_check_by(
-    const std::function<std::string(const RopeNormStoreKvArgs&)>& call, double scale_error) {
+    const std::function<std::string(const RopeNormStoreKvArgs&)>& call,
+    const RopeTolerance& tolerance) {
   const reference::RopeResult want = reference::rope_norm_store_kv(args_);
   const auto before = bytes();
   std::string failure = call(args_);
 
-  failure += check_q(want, scale_error);
-  failure += check_kv_output(args_.out_k, "out_k", want.k, args_.k_scale);
-  failure += check_kv_output(args_.out_v, "out_v", want.v, args_.v_scale);
+  failure += check_q(want, tolerance);
+  failure += check_kv_output(args_.out_k, "out_k", want.k, args_.k_scale, tolerance.nearness);
+  failure += check_kv_output(args_.out_v, "out_v", want.v, args_.v_scale, tolerance.nearness);
   if (args_.k_cache.defined()) {
     const DType dtype = args_.k_cache.dtype();
     failure += pool_.check(want.places, in_units_of(dtype, want.k, args_.k_scale),
-                           in_units_of(dtype, want.v, args_.v_scale));
+                           in_units_of(dtype, want.v, args_.v_scale), tolerance.nearness);
   }
   const auto after = bytes();
   constexpr std::size_t kFirstOutput = 15;

@@ -10,12 +10,18 @@
 
 namespace hpcattn::testkit {
 
+/// How near a result must be to its float64 value.
+enum class Nearness : std::uint8_t {
+  kRoundedOnce,  // that value, rounded; a second rounding on the way would show
+  kWithinUlp,    // at most one ulp of the dtype away from that
+};
+
 /// Collects elements. Each must be within one ulp of its float64 value rounded to the dtype, and
-/// all but two, or one in 100,000, must be that value: a second rounding on the way would show in
-/// more.
+/// with Nearness::kRoundedOnce all but two, or one in 100,000, must be that value.
 class RoundedCheck {
  public:
-  explicit RoundedCheck(std::string label) : label_(std::move(label)) {}
+  explicit RoundedCheck(std::string label, Nearness nearness = Nearness::kRoundedOnce)
+      : label_(std::move(label)), nearness_(nearness) {}
 
   /// `scale`: of the numbers that `want` was made from. Where they cancel, float64 leaves some
   /// 2^-50 of them in the place of a smaller number or of 0; that much is right too.
@@ -27,6 +33,7 @@ class RoundedCheck {
 
  private:
   std::string label_;
+  Nearness nearness_;
   std::string worst_;
   std::int64_t worst_ulps_ = 0;
   std::int64_t num_elements_ = 0;

@@ -17,7 +17,7 @@ ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100")
 MOST_SECONDS = 10.0
 # By default one of so many variants of attention and of rope is compiled. Attention's numbers share
 # no factor with those of features, dtypes, head dims and page sizes, so that each of these is met.
-EVERY = {"attention": 43, "rope": 2, "rope_pairs": 5}
+EVERY = {"attention": 43, "rope": 2, "rope_pairs": 11}
 EVERY_OF_SM_90A = {"attention": 9, "decode": 19, "prefill": 23}
 LONG = "HPCATTN_LONG_TESTS" in os.environ
 

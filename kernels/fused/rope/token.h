@@ -39,37 +39,50 @@ struct TokenPlace {
   CachePlace cache;
 };
 
-/// The page of a request's `place`-th KV token, as its row of the page table has it.
-inline CachePlace place_in_pages(const RopeParams& p, std::int64_t request, std::int64_t place,
-                                 std::int64_t kv_len) {
+/// What was read of a token, before its place in the cache is looked at: what depends on the
+/// position alone need not wait for that.
+struct TokenLook {
+  TokenPlace::Kind kind = TokenPlace::Kind::kLive;
+  std::int64_t positions[3] = {};
+  bool has_place = false;    // `id` was read
+  std::int64_t id = -1;      // as the page table, or the slot mapping, has it
+  std::int64_t request = 0;  // the page's:
+  std::int64_t entry = 0;
+  std::int64_t place = 0;  // in the page
+};
+
+/// Reads the page of a request's `place`-th KV token from its row of the page table.
+inline void look_into_pages(const RopeParams& p, std::int64_t request, std::int64_t place,
+                            std::int64_t kv_len, TokenLook& look) {
   const std::int64_t entry = place < 0 ? -1 : quotient(place, p.page_size);
   if (entry < 0 || entry >= p.max_pages) {
     report(p.faults, FaultKind::kLength, static_cast<std::int64_t>(LengthKind::kKvLen), request,
            kv_len, p.max_pages * p.page_size);
-    return {};
+    return;
   }
-  const std::int64_t page = p.page_table.at(request, entry);
-  if (page == -1) return {};
-  if (page < 0 || page >= p.num_pages) {
-    report(p.faults, FaultKind::kPageId, request, entry, page, p.num_pages);
-    return {};
-  }
-  return {page, place - entry * p.page_size};
+  look.has_place = true;
+  look.id = p.page_table.at(request, entry);
+  look.request = request;
+  look.entry = entry;
+  look.place = place - entry * p.page_size;
 }
 
-/// What contradicts itself is reported: a token of no valid position is not written at all, one of
-/// no valid place is not stored. `stored`: the place in the cache is wanted.
-inline TokenPlace place_of_token(const RopeParams& p, std::int64_t token, bool stored = true) {
+constexpr bool is_stored_by_pages(const RopeParams& p) {
+  return p.caches[0].data != nullptr && p.slot_mapping.data == nullptr;
+}
+
+/// A token of no valid position is reported and not written at all. `stored`: the place in the
+/// cache is wanted.
+inline TokenLook look_up_token(const RopeParams& p, std::int64_t token, bool stored = true) {
   using Kind = TokenPlace::Kind;
-  TokenPlace found;
+  TokenLook look;
   const auto cu = [&](std::int64_t i) { return p.cu_seqlens_q.at(i); };
   const bool known = p.cu_seqlens_q.data != nullptr;
-  const bool through_pages =
-      stored && p.caches[0].data != nullptr && p.slot_mapping.data == nullptr;
+  const bool through_pages = stored && is_stored_by_pages(p);
   const bool by_length = p.positions.data == nullptr || through_pages;
   if (known && p.num_requests == 0) {
-    found.kind = Kind::kPadding;
-    return found;
+    look.kind = Kind::kPadding;
+    return look;
   }
   if (known) {
     // All that is likely to be needed is asked for at once: each look takes as long as the others.
@@ -79,8 +92,8 @@ inline TokenPlace place_of_token(const RopeParams& p, std::int64_t token, bool s
     std::int64_t end = cu(likely + 1);
     std::int64_t kv_len = by_length ? p.kv_lens.at(likely) : 0;
     if (token >= num_live) {
-      found.kind = Kind::kPadding;
-      return found;
+      look.kind = Kind::kPadding;
+      return look;
     }
     if (by_length) {
       std::int64_t request = likely;
@@ -90,26 +103,49 @@ inline TokenPlace place_of_token(const RopeParams& p, std::int64_t token, bool s
         kv_len = p.kv_lens.at(request);
       }
       const std::int64_t place = kv_len - end + token;
-      for (std::int64_t& position : found.positions) position = place;
-      if (through_pages) found.cache = place_in_pages(p, request, place, kv_len);
+      for (std::int64_t& position : look.positions) position = place;
+      if (through_pages) look_into_pages(p, request, place, kv_len, look);
     }
   }
   if (p.positions.data != nullptr) {
     for (int axis = 0; axis < 3; ++axis) {
-      found.positions[axis] = p.mrope ? p.positions.at(axis, token) : p.positions.at(token);
+      look.positions[axis] = p.mrope ? p.positions.at(axis, token) : p.positions.at(token);
     }
   }
-  for (const std::int64_t position : found.positions) {
+  if (stored && p.caches[0].data != nullptr && !through_pages) {
+    look.has_place = true;
+    look.id = p.slot_mapping.at(token);
+  }
+  for (const std::int64_t position : look.positions) {
     if (position >= 0 && position < p.max_position) continue;
     report(p.faults, FaultKind::kLength, static_cast<std::int64_t>(LengthKind::kPosition), token,
            position, p.max_position - 1);
-    found.kind = Kind::kFaulty;
-    return found;
+    look.kind = Kind::kFaulty;
+    return look;
   }
-  if (stored && p.caches[0].data != nullptr && !through_pages) {
-    found.cache =
-        place_of_slot(token, p.slot_mapping.at(token), p.num_pages, p.page_size, p.faults);
+  return look;
+}
+
+/// The place that was looked up; one outside the pool is reported and becomes none.
+inline CachePlace cache_place(const RopeParams& p, std::int64_t token, const TokenLook& look) {
+  if (look.kind != TokenPlace::Kind::kLive || !look.has_place) return {};
+  if (!is_stored_by_pages(p)) {
+    return place_of_slot(token, look.id, p.num_pages, p.page_size, p.faults);
   }
+  if (look.id == -1) return {};
+  if (look.id < 0 || look.id >= p.num_pages) {
+    report(p.faults, FaultKind::kPageId, look.request, look.entry, look.id, p.num_pages);
+    return {};
+  }
+  return {look.id, look.place};
+}
+
+/// What contradicts itself is reported: a token of no valid position is not written at all, one of
+/// no valid place is not stored.
+inline TokenPlace place_of_token(const RopeParams& p, std::int64_t token) {
+  const TokenLook look = look_up_token(p, token);
+  TokenPlace found{.kind = look.kind, .cache = cache_place(p, token, look)};
+  for (int axis = 0; axis < 3; ++axis) found.positions[axis] = look.positions[axis];
   return found;
 }
 

@@ -19,6 +19,8 @@ struct LanePieces {
   std::int32_t pair;    // first of its pairs, as the cosines count them, where they turn
   std::int32_t first;   // element that the first piece of 8 begins with
   std::int32_t second;  // ... the second; NeoX: the partners of the first's
+
+  constexpr std::int32_t gap() const { return second - first; }
 };
 
 template <bool kInterleaved>
@@ -32,59 +34,56 @@ constexpr LanePieces pieces_of(const RopeParams& p, int lane) {
   return {live, false, pair, passing, passing + (p.head_dim - p.rotary_dim) / 2};
 }
 
-/// In one register.
-struct PackedPieces {
-  std::uint32_t word;
-};
-
-constexpr PackedPieces packed(const LanePieces& pieces) {
-  return {(pieces.live ? 1U : 0U) | (pieces.turns ? 2U : 0U) | std::uint32_t(pieces.pair) << 2 |
-          std::uint32_t(pieces.first) << 12 | std::uint32_t(pieces.second) << 22};
-}
-
-constexpr LanePieces unpacked(PackedPieces pieces) {
-  constexpr std::uint32_t kMask = (1U << 10) - 1;
-  return {(pieces.word & 1U) != 0, (pieces.word & 2U) != 0, std::int32_t(pieces.word >> 2 & kMask),
-          std::int32_t(pieces.word >> 12 & kMask), std::int32_t(pieces.word >> 22)};
-}
-
 /// The 16 codes of a lane, in the order of its two pieces.
 struct LaneWords {
   std::uint32_t words[8];
 };
 
-/// Two pairs, 2k and 2k + 1: (a[0], b[0]) and (a[1], b[1]).
-struct TwoPairs {
-  float a[2];
-  float b[2];
+/// The numbers that these stand for, or what becomes of them, in the same order.
+struct LaneNumbers {
+  float of[2 * kLanePairs];
 };
 
-/// Words that hold pairs 2k and 2k + 1. NeoX: the a's, the b's. Interleaved: a pair each.
+/// Where the members of pair j are among them.
 template <bool kInterleaved>
-constexpr int first_word(int k) {
-  return kInterleaved ? 2 * k : k;
+constexpr int place_of_a(int j) {
+  return kInterleaved ? 2 * j : j;
 }
 template <bool kInterleaved>
-constexpr int second_word(int k) {
-  return kInterleaved ? 2 * k + 1 : 4 + k;
+constexpr int place_of_b(int j) {
+  return kInterleaved ? 2 * j + 1 : kLanePairs + j;
 }
 
-template <RopePairsSpec kSpec>
-inline TwoPairs pairs_of(const LaneWords& row, int k) {
-  const std::uint32_t first = row.words[first_word<kSpec.interleaved>(k)];
-  const std::uint32_t second = row.words[second_word<kSpec.interleaved>(k)];
-  const float numbers[4] = {decode<kSpec.dtype>(first & 0xffffU), decode<kSpec.dtype>(first >> 16),
-                            decode<kSpec.dtype>(second & 0xffffU),
-                            decode<kSpec.dtype>(second >> 16)};
-  if constexpr (kSpec.interleaved) return {{numbers[0], numbers[2]}, {numbers[1], numbers[3]}};
-  return {{numbers[0], numbers[1]}, {numbers[2], numbers[3]}};
+template <DType kDType>
+inline LaneNumbers decoded(const LaneWords& row) {
+  LaneNumbers x;
+  HPCATTN_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    x.of[2 * i] = decode<kDType>(row.words[i] & 0xffffU);
+    x.of[2 * i + 1] = decode<kDType>(row.words[i] >> 16);
+  }
+  return x;
 }
 
-/// a -> a * of_a[0] - b * of_a[1];  b -> b * of_b[0] + a * of_b[1]. Weights are in these.
+/// What `of` makes of each, as codes of kTo; those of fp8 fill four words.
+template <DType kTo, typename Of>
+inline LaneWords encoded(const LaneNumbers& x, const Of& of) {
+  constexpr int kBits = 8 * static_cast<int>(size_bytes(kTo));
+  LaneWords codes{};
+  HPCATTN_UNROLL
+  for (int i = 0; i < 2 * kLanePairs; i += 2) {
+    codes.words[i * kBits / 32] |= encode_pair<kTo>(of(x.of[i]), of(x.of[i + 1]))
+                                   << (i * kBits % 32);
+  }
+  return codes;
+}
+
+/// a -> a * of_a[0] - b * of_a[1];  b -> b * of_b[0] + a * of_b[1]: cosines and sines, times
+/// weights where these come before. kAfterRope: the outcome is times `weights`.
 struct PairTurns {
   float of_a[2][kLanePairs];
   float of_b[2][kLanePairs];
-  float square[kLanePairs];  // kAfterRope: cos^2 + sin^2
+  float weights[2][kLanePairs];  // of a, of b
 };
 
 /// The position that a lane's pairs follow: all of them the same.
@@ -134,18 +133,15 @@ inline void load_angles(const RopeParams& p, const char* row, const LanePieces& 
 template <RopePairsSpec kSpec>
 inline void load_turns(const RopeParams& p, const WeightView& weights, const char* row,
                        const LanePieces& pieces, PairTurns& turns) {
-  constexpr bool kInterleaved = kSpec.interleaved;
   float cos[kLanePairs];
   float sin[kLanePairs];
   load_angles(p, row, pieces, cos, sin);
-  if constexpr (kSpec.norm == PairsNorm::kNone) {
-    HPCATTN_UNROLL
-    for (int j = 0; j < kLanePairs; ++j) {
-      turns.of_a[0][j] = turns.of_b[0][j] = cos[j];
-      turns.of_a[1][j] = turns.of_b[1][j] = sin[j];
-    }
-    return;
+  HPCATTN_UNROLL
+  for (int j = 0; j < kLanePairs; ++j) {
+    turns.of_a[0][j] = turns.of_b[0][j] = cos[j];
+    turns.of_a[1][j] = turns.of_b[1][j] = sin[j];
   }
+  if constexpr (kSpec.norm == PairsNorm::kNone) return;
   float of_pieces[2][kLanePairs] = {};
   if (pieces.live) {
     load_eight(weights.data + pieces.first * weights.stride, weights.dtype, of_pieces[0]);
@@ -153,14 +149,18 @@ inline void load_turns(const RopeParams& p, const WeightView& weights, const cha
   }
   HPCATTN_UNROLL
   for (int j = 0; j < kLanePairs; ++j) {
-    const float a = kInterleaved ? of_pieces[j / 4][2 * j % 8] : of_pieces[0][j];
-    const float b = kInterleaved ? of_pieces[j / 4][2 * j % 8 + 1] : of_pieces[1][j];
-    constexpr bool kBefore = kSpec.norm == PairsNorm::kBeforeRope;
-    turns.of_a[0][j] = a * cos[j];
-    turns.of_a[1][j] = (kBefore ? b : a) * sin[j];
-    turns.of_b[0][j] = b * cos[j];
-    turns.of_b[1][j] = (kBefore ? a : b) * sin[j];
-    if constexpr (!kBefore) turns.square[j] = fmaf(cos[j], cos[j], sin[j] * sin[j]);
+    constexpr bool kInterleaved = kSpec.interleaved;
+    const float a = of_pieces[place_of_a<kInterleaved>(j) / 8][place_of_a<kInterleaved>(j) % 8];
+    const float b = of_pieces[place_of_b<kInterleaved>(j) / 8][place_of_b<kInterleaved>(j) % 8];
+    if constexpr (kSpec.norm == PairsNorm::kAfterRope) {
+      turns.weights[0][j] = a;
+      turns.weights[1][j] = b;
+    } else {
+      turns.of_a[0][j] *= a;
+      turns.of_a[1][j] *= b;
+      turns.of_b[0][j] *= b;
+      turns.of_b[1][j] *= a;
+    }
   }
 }
 

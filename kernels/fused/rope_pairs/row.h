@@ -1,271 +1,224 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row of each team of a warp: turned, normed, rounded and stored, and what is in doubt decided.
+// One row of each team of a warp: turned, normed, rounded and stored.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/fused/rope/rows.h"
-#include "kernels/fused/rope_pairs/exact.h"
-#include "kernels/fused/rope_pairs/round.h"
 #include "kernels/fused/rope_pairs/stage.h"
+#include "kernels/fused/rope_pairs/turn.h"
 #include "kernels/ptx/math.h"
 
 namespace hpcattn {
 
 inline constexpr unsigned kWholeWarp = 0xffffffffU;
 
+/// Where a step's rows go: the lane's first piece of its team's.
+struct PairsTarget {
+  char* to = nullptr;  // null: nowhere
+  std::int32_t step_stride = 0;
+  DType dtype = DType::kFloat32;
+
+  PairsTarget() = default;
+  __device__ PairsTarget(char* row, std::int32_t stride, DType row_dtype)
+      : to(row), step_stride(stride), dtype(row_dtype) {}
+  // Field by field: of words that were copied the compiler does not know that they point to global
+  // memory.
+  __device__ PairsTarget(const PairsTarget& other)
+      : PairsTarget(other.to, other.step_stride, other.dtype) {}
+  __device__ PairsTarget& operator=(const PairsTarget& other) {
+    to = other.to;
+    step_stride = other.step_stride;
+    dtype = other.dtype;
+    return *this;
+  }
+};
+
+/// The row of each team that is worked on.
+template <RopePairsSpec kSpec>
+struct PairsRow {
+  const PairsStage<kSpec>& stage;
+  std::int32_t index;  // of its step in the unit
+  const PairsStep& step;
+
+  __device__ LaneNumbers numbers() const { return decoded<kSpec.dtype>(stage.row(index)); }
+};
+
 /// What combine(x, y) makes of the lanes of a row, in an order that depends on their number alone.
-template <typename Number, typename Combine>
-inline Number over_row(Number value, int num_lanes, const Combine& combine) {
+template <int kLanes, typename Combine>
+inline float over_row(float value, const Combine& combine) {
   HPCATTN_UNROLL
-  for (int distance = 8; distance > 0; distance /= 2) {
-    if (distance < 4 || distance < num_lanes) value = combine(value, distance);
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    value = combine(value, __shfl_xor_sync(kWholeWarp, value, distance));
   }
   return value;
 }
 
-/// Of one lane, what the norm's mean square is taken of. RoPE turns a^2 + b^2 into that times
-/// cos^2 + sin^2.
-template <RopePairsSpec kSpec>
-inline float squares_of(const LaneWords& row, const PairTurns& turns) {
-  float sums[4];
+/// A number that is none, or infinite, among the lane's.
+template <DType kDType>
+inline bool has_infinite(const LaneWords& row) {
+  constexpr std::uint32_t kExponent = kDType == DType::kFloat16 ? 0x7c00U : 0x7f80U;
+  bool found = false;
   HPCATTN_UNROLL
-  for (int k = 0; k < 4; ++k) {
-    const TwoPairs pairs = pairs_of<kSpec>(row, k);
-    float squares[2];
-    HPCATTN_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      squares[i] = fmaf(pairs.a[i], pairs.a[i], pairs.b[i] * pairs.b[i]);
-      if constexpr (kSpec.norm == PairsNorm::kAfterRope) squares[i] *= turns.square[2 * k + i];
-    }
-    sums[k] = squares[0] + squares[1];
+  for (int i = 0; i < 8; ++i) {
+    found |= (row.words[i] & kExponent) == kExponent;
+    found |= (row.words[i] >> 16 & kExponent) == kExponent;
   }
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  return found;
 }
 
-/// 1 / sqrt(x), within 2^-23; 0 of infinity.
-inline float refined_root(float x) {
-  const float root = ptx::rsqrt(x);
-  if (root == 0.0F || x == 0.0F) return 0.0F;
-  return fmaf(0.5F * root, fmaf(-x * root, root, 1.0F), root);
-}
-
-/// Leaves the norm's factor in `row`. All lanes of the warp come here.
+/// Turns doubtful pairs again, so that nothing shows of how they cancel, and all that is in them
+/// times `scale`. Gives the squares that the norm is of, of these pairs. Seldom run: it reads what
+/// it needs once more, and keeps nothing in registers for it.
 template <RopePairsSpec kSpec>
-inline void find_factor(const RopePairsParams& p, const PairTurns& turns, PairsRow& row,
-                        const PairsStage& stage) {
-  if constexpr (kSpec.norm == PairsNorm::kNone) return;
-  const auto mean_square = [&] {
-    const auto sum = [](float x, int distance) {
-      return x + __shfl_xor_sync(kWholeWarp, x, distance);
-    };
-    return over_row(squares_of<kSpec>(row.in, turns), p.num_lanes, sum) * p.inverse_head_dim;
-  };
-  const float mean = mean_square();
-  float under_root = mean + p.eps[kInRange].hi;
-  const bool inside = under_root >= 0x1p-80F && under_root <= 0x1p100F;
-  if (__any_sync(kWholeWarp, !inside)) {
-    if (under_root < 0x1p-80F) row.range = kTinyRows;
-    if (under_root > 0x1p100F || under_root != under_root) row.range = kHugeRows;
-    const float scale = row.range == kTinyRows   ? kTinyRowScale
-                        : row.range == kHugeRows ? kHugeRowScale
-                                                 : 1.0F;
-    HPCATTN_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      const std::uint32_t word = row.in.words[i];
-      if (row.range == kInRange) continue;
-      row.in.words[i] = ptx::pack2<kSpec.dtype>(decode<kSpec.dtype>(word & 0xffffU) * scale,
-                                                decode<kSpec.dtype>(word >> 16) * scale);
+inline float turn_carefully(const RopePairsParams& p, const PairsRow<kSpec>& row, float scale,
+                            LaneTurned& lane) {
+  HPCATTN_UNROLL
+  for (int i = 0; i < 2 * kLanePairs; ++i) row.stage.number(i) = lane.y.of[i];
+  const LanePieces pieces = pieces_here<kSpec>(p);
+  const char* table = table_row(p.rope, row.stage.notes().position);
+  const WeightView& weights = p.rope.weights[row.step.kind];
+  float squares = 0.0F;
+  HPCATTN_NO_UNROLL
+  for (std::uint32_t open = lane.doubtful; open != 0; open &= open - 1) {
+    const int pair = kLanePairs - __ffs(static_cast<int>(open));
+    const int at_a = place_of_a<kSpec.interleaved>(pair);
+    const int at_b = place_of_b<kSpec.interleaved>(pair);
+    CarefulPair x{.a = row.stage.element(row.index, at_a) * scale,
+                  .b = row.stage.element(row.index, at_b) * scale};
+    if (kSpec.norm != PairsNorm::kNone && pieces.live) {
+      const auto weight = [&](int at) {
+        const std::int32_t element = at < 8 ? pieces.first + at : pieces.second + at - 8;
+        return load_one(weights.data, weights.dtype, element);
+      };
+      x.weight_a = weight(at_a);
+      x.weight_b = weight(at_b);
     }
-    stage.put(row.in);
-    const float eps = row.range == kTinyRows   ? p.eps[kTinyRows].hi
-                      : row.range == kHugeRows ? p.eps[kHugeRows].hi
-                                               : p.eps[kInRange].hi;
-    under_root = mean_square() + eps;
+    if (pieces.turns) {
+      const DType dtype = p.rope.cos_sin_dtype;
+      x.cos = load_one(table, dtype, pieces.pair + pair);
+      x.sin = load_one(table, dtype, p.rope.rotary_dim / 2 + pieces.pair + pair);
+    }
+    squares += squares_to_norm<kSpec>(x);
+    const CarefulPair y = turned_carefully<kSpec>(x, pieces.turns);
+    // An infinity has no remainder.
+    if (y.a == y.a) row.stage.number(at_a) = y.a;
+    if (y.b == y.b) row.stage.number(at_b) = y.b;
   }
-  row.factor = refined_root(under_root);
+  HPCATTN_UNROLL
+  for (int i = 0; i < 2 * kLanePairs; ++i) lane.y.of[i] = row.stage.number(i);
+  return squares;
 }
 
-/// Decides the numbers that rounded_pairs() left in doubt, and puts them right at `to`. All lanes
-/// of the warp come here.
-template <RopePairsSpec kSpec, bool kTurned>
-inline void decide(const RopePairsParams& p, const PairsStage& stage, const PairsUnit& unit,
-                   const PairsRow& row, DType dtype, const RowCodes& found, char* to) {
-  ExactRow exact{.weights = &p.rope.weights[unit.kind == kKeyRow ? 1 : 0],
-                 .table = table_row(p.rope, unit.position),
-                 .scale = found.scale,
-                 .divided = is_fp8(dtype)};
-  const LanePieces pieces = pieces_here(unit.pieces);
-  if constexpr (kTurned && kSpec.norm != PairsNorm::kNone) {
-    TwoFloat sum = exact_squares<kSpec>(p.rope, pieces, exact.table, row.in);
-    HPCATTN_NO_UNROLL
-    for (int distance = p.num_lanes / 2; distance > 0; distance /= 2) {
-      sum = sum + TwoFloat{__shfl_xor_sync(kWholeWarp, sum.hi, distance),
-                           __shfl_xor_sync(kWholeWarp, sum.lo, distance)};
-    }
-    const TwoFloat eps = row.range == kTinyRows   ? p.eps[kTinyRows]
-                         : row.range == kHugeRows ? p.eps[kHugeRows]
-                                                  : p.eps[kInRange];
-    exact.factor = exact_factor(sum, static_cast<float>(p.rope.head_dim), eps);
+inline float sum(float x, float other) { return x + other; }
+inline float larger(float x, float other) { return fmaxf(x, other); }
+
+/// Turns a row of q or k, and finds the norm's factor. All lanes of the warp come here. True: the
+/// coefficients were given up.
+template <RopePairsSpec kSpec>
+inline bool turn_row(const RopePairsParams& p, const PairsRow<kSpec>& row, bool may_doubt,
+                     PairTurns& turns, LaneTurned& lane, float& factor) {
+  constexpr bool kNormed = kSpec.norm != PairsNorm::kNone;
+  constexpr std::uint32_t kAllPairs = (1U << kLanePairs) - 1;
+  if (may_doubt) {
+    lane = turned<kSpec, true>(row.numbers(), turns, p.doubtful_shares[row.step.kind]);
+  } else {
+    lane = turned<kSpec, false>(row.numbers(), turns, 0.0F);
   }
-  HPCATTN_NO_UNROLL
-  for (unsigned open = found.open; open != 0; open &= open - 1) {
-    const int at = __ffs(static_cast<int>(open)) - 1;
-    const int at_partner = kSpec.interleaved ? at ^ 1 : at ^ 8;
-    const auto element = [&](int place) {
-      return place < 8 ? pieces.first + place : pieces.second + place - 8;
-    };
-    const bool second_of_pair = kSpec.interleaved ? at % 2 == 1 : at >= 8;
-    const std::int32_t pair = pieces.pair + (kSpec.interleaved ? at / 2 : at % 8);
-    const float y =
-        exact_number<kSpec, kTurned>(p.rope, exact,
-                                     {.x = stage.element<kSpec.dtype>(at),
-                                      .x_partner = stage.element<kSpec.dtype>(at_partner),
-                                      .own = element(at),
-                                      .partner = element(at_partner),
-                                      .pair = pieces.turns ? pair : -1,
-                                      .sign = second_of_pair ? 1.0F : -1.0F});
-    if (!exact.divided) {
-      const std::uint32_t code = encode_pair<kSpec.dtype>(y, 0.0F);
-      *reinterpret_cast<std::uint16_t*>(to + element(at) * 2) = static_cast<std::uint16_t>(code);
-    } else {
-      const std::uint32_t code = dtype == DType::kFloat8E4M3
-                                     ? encode_pair<DType::kFloat8E4M3>(y, 0.0F)
-                                     : encode_pair<DType::kFloat8E5M2>(y, 0.0F);
-      *reinterpret_cast<std::uint8_t*>(to + element(at)) = static_cast<std::uint8_t>(code);
-    }
+  float mean = 1.0F;
+  bool inside = true;
+  if constexpr (kNormed) {
+    mean = fmaf(over_row<kSpec.lanes>(lane.squares, sum), p.inverse_head_dim, p.eps[kInRange]);
+    inside = mean >= 0x1p-80F && mean <= 0x1p100F;
+    if (!inside) lane.doubtful = kAllPairs;
+    factor = ptx::rsqrt_of_normal(mean);
   }
+  // A lane that passes its numbers through has multiplied partners by 0.
+  if (p.rope.rotary_dim < p.rope.head_dim && !pieces_here<kSpec>(p).turns &&
+      has_infinite<kSpec.dtype>(row.stage.row(row.index))) {
+    lane.doubtful = kAllPairs;
+  }
+  if (!__any_sync(kWholeWarp, lane.doubtful != 0)) return false;
+  // Rows whose squares leave float32's range are scaled by a power of two, which the factor takes
+  // back.
+  const PairsRange range = inside ? kInRange : mean < 0x1p-80F ? kTinyRows : kHugeRows;
+  const float scale = inside ? 1.0F : range == kTinyRows ? kTinyRowScale : kHugeRowScale;
+  float squares = turn_carefully(p, row, scale, lane);
+  if constexpr (kNormed) {
+    squares = over_row<kSpec.lanes>(squares, sum);
+    if (!inside) factor = reciprocal_root(fmaf(squares, p.inverse_head_dim, p.eps[range]));
+  }
+  turns = {};  // so that no register holds them meanwhile
+  return true;
 }
 
 /// Stores the lane's two pieces, of 16 or 8 bytes.
 template <int kBytes>
-inline void store_pieces(const LaneWords& codes, const LanePieces& pieces, char* row) {
+inline void store_pieces(const LaneWords& codes, std::uint32_t gap, char* to) {
   using Codes = LaneCodes<kBytes>;
   HPCATTN_UNROLL
   for (int half = 0; half < 2; ++half) {
     Codes piece;
     HPCATTN_UNROLL
     for (int i = 0; i < Codes::kWords; ++i) piece.words[i] = codes.words[half * Codes::kWords + i];
-    store_codes<kBytes>(piece, row + (half == 0 ? pieces.first : pieces.second) * kBytes,
-                        kLaneElements, true);
+    store_codes<kBytes>(piece, to + half * gap * kBytes, kLaneElements, true);
   }
 }
 
-/// The scale of a q row, from its largest magnitude: within some ulps of amax / upper_max.
-inline float scale_of_row(const RopePairsParams& p, const TwoPairs (&y)[4], float factor) {
-  float largest = 0.0F;
-  HPCATTN_UNROLL
-  for (int k = 0; k < 4; ++k) {
-    HPCATTN_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      largest = fmaxf(largest, fmaxf(fabsf(y[k].a[i]), fabsf(y[k].b[i])));
-    }
-  }
-  largest = over_row(largest, p.num_lanes, [](float x, int distance) {
-    return fmaxf(x, __shfl_xor_sync(kWholeWarp, x, distance));
-  });
-  const float amax = largest * factor;
-  if (!(amax > 0.0F)) return 1.0F;
-  const float near = amax * p.inverse_upper_max;
-  const float scale = fmaf(fmaf(-near, p.upper_max, amax), p.inverse_upper_max, near);
-  return fminf(fmaxf(scale, 0x1p-126F), 0x1.fffffep127F);
-}
-
-/// fp8 by a scale that is given.
-template <RopePairsSpec kSpec, bool kTurned>
-inline void round_by_scale(const PairTurns& turns, const PairsRow& row, DType dtype,
-                           RowCodes& found) {
-  const auto numbers = [&](int k) { return turned_pairs<kSpec, kTurned>(row.in, turns, k); };
-  const float factor = row.factor * ptx::rcp(found.scale);
-  if (dtype == DType::kFloat8E4M3) {
-    constexpr DType kTo = DType::kFloat8E4M3;
-    take<kTo>(rounded_pairs<kSpec, kTurned, kTo>(numbers, factor, 0.0F), found);
-  } else {
-    constexpr DType kTo = DType::kFloat8E5M2;
-    take<kTo>(rounded_pairs<kSpec, kTurned, kTo>(numbers, factor, 0.0F), found);
-  }
-}
-
-/// fp8 by the row's own scale: no number is over upper_max, nor are its products over sqrt(2) times
-/// that (Cauchy: |a c| + |b s| is at most the length of (a, b) times that of (c, s), which is the
-/// length of the turned pair). But weights after RoPE are of one of a pair.
+/// Hands a scale of a row of q out.
 template <RopePairsSpec kSpec>
-inline void round_by_own_scale(const RopePairsParams& p, const PairTurns& turns,
-                               const PairsRow& row, RowCodes& found) {
-  constexpr DType kTo = DType::kFloat8E4M3;
-  constexpr bool kProducts = kSpec.norm == PairsNorm::kAfterRope;
-  TwoPairs y[4];
-  HPCATTN_UNROLL
-  for (int k = 0; k < 4; ++k) y[k] = turned_pairs<kSpec, true>(row.in, turns, k).y;
-  found.scale = scale_of_row(p, y, row.factor);
-  const float factor = row.factor * ptx::rcp(found.scale);
-  const auto numbers = [&](int k) {
-    return kProducts ? turned_pairs<kSpec, true>(row.in, turns, k) : TurnedPairs{y[k], {}};
-  };
-  constexpr float kRootOfTwo = 1.42F;
-  const float flat = kOfProducts<kSpec> * kRootOfTwo * p.upper_max;
-  take<kTo>(rounded_pairs<kSpec, kProducts, kTo>(numbers, factor, flat), found);
+inline void store_scale(const RopePairsParams& p, std::int32_t token, std::int32_t head,
+                        float scale) {
+  char* data = p.rope.out_q_scale.data;
+  if (data == nullptr || lane_of_row<kSpec>() != 0) return;
+  *reinterpret_cast<float*>(data + std::int64_t{token} * p.scale_strides[0] +
+                            std::int64_t{head} * p.scale_strides[1]) = scale;
 }
 
-/// Rounds the row to `dtype` and stores it at `to`. All lanes of the warp come here.
-template <RopePairsSpec kSpec, bool kTurned>
-inline void store_as(const RopePairsParams& p, const PairsUnit& unit, const PairTurns& turns,
-                     const PairsRow& row, DType dtype, char* to, const PairsStage& stage) {
-  RowCodes found;
-  bool doubtful = row.doubtful;
-  if (is_fp8(dtype)) {
-    const ScaleView& scales = p.rope.scales[unit.kind];
-    if (kTurned && unit.kind == kQueryRow && scales.data == nullptr) {
-      round_by_own_scale<kSpec>(p, turns, row, found);
-    } else {
-      found.scale = scales.at(unit.kind == kQueryRow ? 0 : row.head);
-      round_by_scale<kSpec, kTurned>(turns, row, dtype, found);
-    }
-    // Its reciprocal is a number then.
-    doubtful |= !(found.scale >= 0x1p-100F && found.scale <= 0x1p100F);
-  } else if constexpr (kTurned) {
-    const auto numbers = [&](int k) { return turned_pairs<kSpec, true>(row.in, turns, k); };
-    constexpr DType kTo = kSpec.dtype;
-    take<kTo>(rounded_pairs<kSpec, true, kTo>(numbers, row.factor, 0.0F), found);
-  } else {
-    found.codes = row.in;  // the same bits
-    doubtful = false;
-  }
-  if (doubtful) found.open = 0xffffU;
-  if (!row.live) found.open = 0;
-  const bool in_doubt = __any_sync(kWholeWarp, found.open != 0);
-  if (row.live) {
-    const LanePieces pieces = pieces_here(unit.pieces);
-    if (is_fp8(dtype)) {
-      store_pieces<1>(found.codes, pieces, to);
-      const RowsView& scales = p.rope.out_q_scale;
-      if (unit.kind == kQueryRow && scales.data != nullptr && pieces.first == 0) {
-        *reinterpret_cast<float*>(scales.row(unit.token, row.head)) = found.scale;
-      }
-    } else {
-      store_pieces<2>(found.codes, pieces, to);
-    }
-  }
-  if (in_doubt) decide<kSpec, kTurned>(p, stage, unit, row, dtype, found, to);
+/// The scale of the lane's row of fp8.
+template <RopePairsSpec kSpec>
+inline float scale_of_row(const RopePairsParams& p, int kind, std::int32_t head,
+                          const LaneNumbers& y, float factor) {
+  if (kind != kQueryRow) return p.rope.scales[kind].at(min(head, num_heads(p, kind) - 1));
+  if (p.rope.scales[kQueryRow].data != nullptr) return p.rope.scales[kQueryRow].at(0);
+  return own_scale(p, over_row<kSpec.lanes>(largest_of(y), larger) * factor);
 }
 
-/// Stores a row wherever it goes. All lanes of the warp come here.
-template <RopePairsSpec kSpec, bool kTurned>
-inline void store_row_of_pairs(const RopePairsParams& p, const PairsUnit& unit,
-                               const PairTurns& turns, const PairsRow& row,
-                               const PairsStage& stage) {
-  // One body for both targets: the conversions to each dtype are most of the kernel's code.
-  HPCATTN_NO_UNROLL
-  for (int target = 0; target < 2; ++target) {
-    const bool to_cache = target == 0;
-    char* to = to_cache ? unit.in_cache : unit.in_output;
-    if (to == nullptr) continue;
-    const int side = unit.kind == kValueRow ? 1 : 0;
-    to += std::int64_t{row.head} * (to_cache ? p.cache_strides[side] : p.output_strides[unit.kind]);
-    store_as<kSpec, kTurned>(p, unit, turns, row,
-                             to_cache ? p.rope.caches[side].dtype : p.rope.outputs[unit.kind].dtype,
-                             to, stage);
+/// Stores a row: y times `factor`. All lanes of the warp come here.
+template <RopePairsSpec kSpec>
+inline void store_row(const RopePairsParams& p, const PairsTarget& target,
+                      const PairsRow<kSpec>& row, const LaneNumbers& y, float factor) {
+  const PairsStep& step = row.step;
+  const std::int32_t head = row.stage.head(step);
+  const bool live = head < num_heads(p, step.kind);
+  if (!is_fp8(target.dtype)) {
+    const LaneWords codes = encoded_over<kSpec.dtype>(y, factor, 1.0F);
+    if (live) store_pieces<2>(codes, row.stage.gap(), target.to);
+    return;
   }
+  const float scale = scale_of_row<kSpec>(p, step.kind, head, y, factor);
+  const LaneWords codes = target.dtype == DType::kFloat8E4M3
+                              ? encoded_over<DType::kFloat8E4M3>(y, factor, scale)
+                              : encoded_over<DType::kFloat8E5M2>(y, factor, scale);
+  if (!live) return;
+  store_pieces<1>(codes, row.stage.gap(), target.to);
+  if (step.kind == kQueryRow) store_scale<kSpec>(p, step.token, head, scale);
+}
+
+/// A row of padding becomes 0.
+template <RopePairsSpec kSpec>
+inline void clear_row(const RopePairsParams& p, const PairsTarget& target,
+                      const PairsRow<kSpec>& row) {
+  const PairsStep& step = row.step;
+  const std::int32_t head = row.stage.head(step);
+  if (head >= num_heads(p, step.kind)) return;
+  if (target.to != nullptr) {
+    if (is_fp8(target.dtype)) {
+      store_pieces<1>({}, row.stage.gap(), target.to);
+    } else {
+      store_pieces<2>({}, row.stage.gap(), target.to);
+    }
+  }
+  if (step.kind == kQueryRow) store_scale<kSpec>(p, step.token, head, 0.0F);
 }
 
 }  // namespace hpcattn

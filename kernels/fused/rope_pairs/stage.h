@@ -10,155 +10,158 @@
 
 namespace hpcattn {
 
-/// What the rows of a step have in common.
-struct PairsUnit {
-  std::int32_t token = 0;
-  int kind = -1;              // RopeRow of the step
-  std::int32_t position = 0;  // that the lane's pairs follow
-  PackedPieces pieces{};      // of the lane
-  // Head 0 of the token, null where nothing is stored:
-  char* in_cache = nullptr;
-  char* in_output = nullptr;
-};
-
-/// The lane's pieces, taken apart where they are used: the coefficients take the registers.
-inline LanePieces pieces_here(PackedPieces pieces) {
-  return unpacked({ptx::word_here(pieces.word)});
-}
-
+/// Which of a row's lanes this is, and its pieces: computed where they are seldom used, for the
+/// coefficients take the registers.
 template <RopePairsSpec kSpec>
-inline void load_turns(const RopePairsParams& p, const PairsUnit& unit, PairTurns& turns) {
-  load_turns<kSpec>(p.rope, p.rope.weights[unit.kind], table_row(p.rope, unit.position),
-                    pieces_here(unit.pieces), turns);
+inline int lane_of_row() {
+  return ptx::thread_index_here() & (kSpec.lanes - 1);
+}
+template <RopePairsSpec kSpec>
+inline LanePieces pieces_here(const RopePairsParams& p) {
+  return pieces_of<kSpec.interleaved>(p.rope, lane_of_row<kSpec>());
 }
 
-/// A row of a team.
-struct PairsRow {
+inline std::int32_t num_heads(const RopePairsParams& p, int kind) {
+  return kind == kQueryRow ? p.rope.num_q_heads : p.rope.num_kv_heads;
+}
+
+/// A step: its token, the kind of its rows (RopeRow), and the head that the warp's first team
+/// takes.
+struct PairsStep {
+  std::int32_t token;
   std::int32_t head;
-  bool live;  // there is one, and the lane has elements of it
-  LaneWords in;
-  float factor = 1.0F;    // the norm's
-  int range = kInRange;   // of its squares
-  bool doubtful = false;  // float32 can not tell what this lane computes
+  int kind;
 };
 
-/// What the rows of a token's step are.
-inline int kind_of(const RopePairsParams& p, std::int32_t step) {
-  return step < p.q_steps ? kQueryRow : step < p.q_steps + p.kv_steps ? kKeyRow : kValueRow;
+/// Step `index` of all.
+template <RopePairsSpec kSpec>
+inline PairsStep pairs_step(const RopePairsParams& p, std::int32_t index) {
+  PairsStep step{.token = p.steps_per_token.divide(index)};
+  index -= step.token * p.num_steps();
+  step.kind = index < p.q_steps ? kQueryRow : index < p.q_steps + p.kv_steps ? kKeyRow : kValueRow;
+  if (step.kind != kQueryRow) index -= p.q_steps;
+  if (step.kind == kValueRow) index -= p.kv_steps;
+  step.head = index * pairs_teams(kSpec.lanes);
+  return step;
 }
+
+/// To the first step of the next kind.
+inline void to_next_kind(PairsStep& step) {
+  step.head = 0;
+  if (++step.kind > kValueRow) {
+    step.kind = kQueryRow;
+    ++step.token;
+  }
+}
+
+/// What a lane has found of its token: in shared memory, for it is seldom looked at.
+struct alignas(16) TokenNotes {
+  TokenPlace::Kind kind;
+  std::int32_t position;  // that the lane's pairs follow
+  std::int32_t page;      // of the cache; -1: nothing is stored
+  std::int32_t place;     // in it
+};
 
 /// Several rows are on their way at once, which registers have no room for: a lane copies its
 /// pieces to memory of its own, and reads no other's.
+template <RopePairsSpec kSpec>
 class PairsStage {
  public:
-  /// Steps `step` to end - 1 of a token. `shared`: [kStageRows][2][kPairsThreads] of 16 bytes.
-  __device__ PairsStage(const RopePairsParams& p, const PairsUnit& unit, char* shared,
-                        std::int32_t step, std::int32_t end)
-      : p_(p), unit_(unit), shared_(shared), end_(end), copied_(step), taken_(step) {
-    begin_kind(kind_of(p, step));
-    head_ = first_head(step);
+  /// The unit begins with `first`. `shared`: kPairsShared bytes.
+  __device__ PairsStage(const RopePairsParams& p, char* shared, const PairsStep& first)
+      : p_(p), mine_(shared + 16 * ptx::thread_index_here()), next_(first) {
+    const LanePieces pieces = pieces_here<kSpec>(p);
+    constexpr std::int32_t kNone = 1 << 28;
+    team_ = pieces.live ? (ptx::thread_index_here() & 31) / kSpec.lanes : kNone;
+    gap_ = static_cast<std::uint32_t>(pieces.gap());
+    begin_kind();
   }
 
-  /// Begins to copy the next step's rows; of none past the last.
-  __device__ void copy() {
-    if (copied_ < end_) {
-      const LanePieces pieces = pieces_here(unit_.pieces);
-      const std::uint32_t to = ptx::shared_address(piece(copied_, 0));
-      const bool live = copied_head_ < num_heads(copied_kind_) && pieces.live;
-      ptx::cp_async_16(to, from_, live);
-      ptx::cp_async_16(to + 16 * kPairsThreads, from_ + (pieces.second - pieces.first) * 2, live);
-      ++copied_;
-      copied_head_ += p_.num_teams();
-      from_ += p_.inputs[copied_kind_].step_stride;
-      if (copied_ == p_.q_steps) begin_kind(kKeyRow);
-      if (copied_ == p_.q_steps + p_.kv_steps) begin_kind(kValueRow);
-    }
-    ptx::cp_async_commit();
+  /// Elements between the lane's pieces.
+  __device__ std::uint32_t gap() const { return ptx::word_here(gap_); }
+
+  /// The head of the lane's team in a step; past the last where there is none for it, or where the
+  /// lane has no elements.
+  __device__ std::int32_t head(const PairsStep& step) const { return step.head + team_; }
+
+  /// Begins to copy the rows of the next step, the unit's `index`-th; those of `index` -
+  /// kStageRows were in their place.
+  __device__ void copy(std::int32_t index) {
+    const std::uint32_t to = ptx::shared_address(piece(index, 0));
+    const bool live = head(next_) < heads_;
+    ptx::cp_async_16(to, from_, live);
+    ptx::cp_async_16(to + 16 * kPairsThreads, from_ + ptx::word_here(gap_) * 2, live);
+    from_ += step_stride_;
+    next_.head += pairs_teams(kSpec.lanes);
+    if (next_.head < heads_) return;
+    to_next_kind(next_);
+    begin_kind();
   }
 
-  /// The step whose rows are worked on.
-  __device__ std::int32_t step() const { return taken_; }
-  __device__ bool has_rows() const { return taken_ < end_; }
-  __device__ void advance() {
-    ++taken_;
-    head_ += p_.num_teams();
-    if (taken_ == p_.q_steps || taken_ == p_.q_steps + p_.kv_steps) head_ = team_here();
-  }
-
-  /// Its rows, of which the copies have come. A lane without elements has zeros.
-  __device__ PairsRow rows() const {
-    PairsRow row;
-    const std::int32_t heads = num_heads(unit_.kind);
-    row.live = head_ < heads && pieces_here(unit_.pieces).live;
-    row.head = min(head_, heads - 1);
+  /// The lane's pieces of the unit's `index`-th step, which have come; zeros where it has none.
+  __device__ LaneWords row(std::int32_t index) const {
+    LaneWords row;
     HPCATTN_UNROLL
     for (int i = 0; i < 2; ++i) {
-      const uint4 words = *piece(taken_, i);
-      row.in.words[4 * i] = words.x;
-      row.in.words[4 * i + 1] = words.y;
-      row.in.words[4 * i + 2] = words.z;
-      row.in.words[4 * i + 3] = words.w;
+      const uint4 words = *piece(index, i);
+      row.words[4 * i] = words.x;
+      row.words[4 * i + 1] = words.y;
+      row.words[4 * i + 2] = words.z;
+      row.words[4 * i + 3] = words.w;
     }
     return row;
   }
 
   /// Puts other words in the place of these.
-  __device__ void put(const LaneWords& row) const {
+  __device__ void put(std::int32_t index, const LaneWords& row) const {
     HPCATTN_UNROLL
     for (int i = 0; i < 2; ++i) {
       const std::uint32_t* words = row.words + 4 * i;
-      *piece(taken_, i) = make_uint4(words[0], words[1], words[2], words[3]);
+      *piece(index, i) = make_uint4(words[0], words[1], words[2], words[3]);
     }
   }
 
   /// Element `at` of the lane's 16.
-  template <DType kDType>
-  __device__ float element(int at) const {
-    const auto* codes = reinterpret_cast<const std::uint16_t*>(piece(taken_, at / 8));
-    return decode<kDType>(std::uint32_t{codes[at % 8]});
+  __device__ float element(std::int32_t index, int at) const {
+    const auto* codes = reinterpret_cast<const std::uint16_t*>(piece(index, at / 8));
+    return decode<kSpec.dtype>(std::uint32_t{codes[at % 8]});
+  }
+
+  __device__ TokenNotes& notes() const {
+    return *reinterpret_cast<TokenNotes*>(lane_piece(2 * kStageRows));
+  }
+
+  /// Room for number `at` of the lane's 16, in groups of four.
+  __device__ float& number(int at) const {
+    return reinterpret_cast<float*>(lane_piece(2 * kStageRows + 1 + at / 4))[at % 4];
   }
 
  private:
-  __device__ int team_here() const { return (ptx::thread_index_here() & 31) >> p_.lanes_log2; }
-
-  __device__ std::int32_t num_heads(int kind) const {
-    return kind == kQueryRow ? p_.rope.num_q_heads : p_.rope.num_kv_heads;
+  __device__ void begin_kind() {
+    const PairsInput& input = p_.inputs[next_.kind];
+    from_ = input.data + std::int64_t{next_.token} * input.token_stride +
+            std::int64_t{head(next_)} * input.head_stride + pieces_here<kSpec>(p_).first * 2;
+    step_stride_ = input.step_stride;
+    heads_ = num_heads(p_, next_.kind);
   }
 
-  /// The head of the lane's team in a step.
-  __device__ std::int32_t first_head(std::int32_t step) const {
-    const int kind = kind_of(p_, step);
-    if (kind != kQueryRow) step -= p_.q_steps;
-    if (kind == kValueRow) step -= p_.kv_steps;
-    return step * p_.num_teams() + team_here();
+  __device__ uint4* piece(std::int32_t index, int i) const {
+    return lane_piece(2 * (index & (kStageRows - 1)) + i);
   }
 
-  /// The next step to be copied is of another kind.
-  __device__ void begin_kind(int kind) {
-    copied_kind_ = kind;
-    copied_head_ = first_head(copied_);
-    const PairsInput& input = p_.inputs[kind];
-    from_ = input.data + std::int64_t{unit_.token} * input.token_stride +
-            std::int64_t{copied_head_} * input.head_stride + pieces_here(unit_.pieces).first * 2;
-  }
-
-  __device__ uint4* piece(std::int32_t step, int i) const {
-    return reinterpret_cast<uint4*>(shared_) + (2 * (step & (kStageRows - 1)) + i) * kPairsThreads +
-           ptx::thread_index_here();
+  /// Shared memory is pieces of 16 bytes, [number][thread]; each lane has its own.
+  __device__ uint4* lane_piece(int number) const {
+    return reinterpret_cast<uint4*>(mine_) + number * kPairsThreads;
   }
 
   const RopePairsParams& p_;
-  const PairsUnit& unit_;
-  char* shared_;
-  std::int32_t end_;
-  // Of the next step to be copied, for the lane's team:
-  std::int32_t copied_;
-  std::int32_t copied_head_ = 0;
-  int copied_kind_ = kQueryRow;
-  const char* from_ = nullptr;  // its first piece
-  // Of the step that is worked on:
-  std::int32_t taken_;
-  std::int32_t head_ = 0;
+  char* mine_;                  // the lane's first piece of shared memory
+  PairsStep next_;              // to be copied
+  const char* from_ = nullptr;  // the lane's first piece of that
+  std::int32_t step_stride_;    // to the next of its kind
+  std::int32_t heads_;          // of its kind
+  std::int32_t team_;           // of the warp
+  std::uint32_t gap_;
 };
 
 }  // namespace hpcattn

@@ -8,7 +8,6 @@
 #include "kernels/fused/store/config.h"
 #include "kernels/fused/store/params.h"
 #include "kernels/tile/convert.h"
-#include "kernels/tile/two_float.h"
 
 namespace hpcattn {
 
@@ -16,36 +15,22 @@ constexpr std::int64_t num_store_pieces(const StoreParams& p) {
   return p.num_tokens * 2 * p.num_heads * p.pieces;
 }
 
-/// x / scale, rounded once. A product with the reciprocal is within 4 * 2^-24 of the quotient:
-/// where both ends of that interval round alike they are right, else the quotient with its rest
-/// decides.
+/// x / scale, rounded to float32 as one division rounds and then to kTo. A product with 1 / scale
+/// alone would be off where the quotient is a tie of the narrow format.
 template <DType kTo>
 inline LaneCodesOf<kTo> divided_codes(const float (&x)[kLaneElements], float scale) {
-  const float inverse = 1.0F / scale;
-  float low[kLaneElements];
-  float high[kLaneElements];
+  const float shift = shift_of_scale(scale);
+  const float divisor = scale * shift;
+  const float inverse = 1.0F / divisor;
+  float quotients[kLaneElements];
   HPCATTN_UNROLL
   for (int i = 0; i < kLaneElements; ++i) {
-    const float near = x[i] * inverse;
-    const float error = fabsf(near) * 0x1p-22F;
-    low[i] = near - error;
-    high[i] = near + error;
+    const float shifted = x[i] * shift;
+    const float near = shifted * inverse;
+    const float corrected = fmaf(fmaf(-near, divisor, shifted), inverse, near);
+    quotients[i] = corrected == corrected ? corrected : near;  // an infinity has no remainder
   }
-  const LaneCodesOf<kTo> codes = encode<kTo>(high);
-  const LaneCodesOf<kTo> others = encode<kTo>(low);
-  bool sure = scale >= 0x1p-100F && scale <= 0x1p100F;
-  HPCATTN_UNROLL
-  for (int i = 0; i < LaneCodesOf<kTo>::kWords; ++i) sure &= codes.words[i] == others.words[i];
-  if (sure) return codes;
-  float exact[kLaneElements];
-  HPCATTN_UNROLL
-  for (int i = 0; i < kLaneElements; ++i) {
-    const TwoFloat quotient = TwoFloat{x[i], 0.0F} / scale;
-    // Infinities have no rest; NaN stays.
-    const bool finite = fabsf(quotient.hi) <= 0x1.fffffep127F;
-    exact[i] = finite ? round_to_odd(quotient) : x[i] / scale;
-  }
-  return encode<kTo>(exact);
+  return encode<kTo>(quotients);
 }
 
 /// Pieces are numbered by token, then K before V, head, and place in the row.

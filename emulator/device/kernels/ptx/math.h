@@ -11,6 +11,7 @@ inline float flushed(float x) { return std::fabs(x) < 0x1p-126F ? std::copysign(
 inline float ex2(float x) { return flushed(std::exp2(flushed(x))); }
 inline float lg2(float x) { return std::log2(x); }
 inline float rsqrt(float x) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x))); }
+inline float rsqrt_of_normal(float x) { return rsqrt(flushed(x)); }
 inline float rcp(float x) { return flushed(1.0F / flushed(x)); }
 
 template <DType kType>

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from vllm.config import get_current_vllm_config
 from vllm.v1.attention.backend import AttentionImpl
 
 import hpcattn
@@ -23,7 +22,10 @@ class HpcattnImpl(FusedPrologue, AttentionImpl):  # type: ignore[type-arg,unused
     prologue; a layer that shares another's KV is not asked to write.
     """
 
-    can_return_lse_for_decode: bool = True
+    # Context parallelism is refused by the engine where these are False.
+    can_return_lse_for_decode: bool = False
+    supports_dcp: bool = False
+    supports_pcp: bool = False
     # A query of 16 bits is quantised in the kernel, by scales of each token and head.
     supports_quant_query_input: bool = False
 
@@ -72,7 +74,8 @@ class HpcattnImpl(FusedPrologue, AttentionImpl):  # type: ignore[type-arg,unused
         self.attn_type = str(getattr(attn_type, "value", attn_type))
         self.kv_sharing_target_layer_name = kv_sharing_target_layer_name
         self.sinks = sinks
-        self.dtype: torch.dtype = get_current_vllm_config().model_config.dtype
+        # While the engine makes a model this is the model's.
+        self.dtype: torch.dtype = torch.get_default_dtype()
         self._check()
         self.kv_dtype = capabilities.kv_dtype(kv_cache_dtype, self.dtype)
 

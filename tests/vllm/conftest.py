@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -26,15 +27,42 @@ def no_grad() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def ours() -> Iterator[Engine]:
-    """The engine with hpcattn; prompts are cut into chunks, common prefixes are shared."""
-    with start("hpcattn", max_num_batched_tokens=64) as engine:
-        yield engine
+@dataclass
+class Engines:
+    """Engines of one model.
+
+    Attributes:
+        ours: With hpcattn; prompts are cut into chunks, common prefixes are shared.
+        peer: The same with vLLM's own CPU_ATTN.
+        tight: With hpcattn, speculation by n-grams, and a pool of few pages.
+    """
+
+    ours: Engine
+    peer: Engine
+    tight: Engine
 
 
 @pytest.fixture(scope="session")
-def peer() -> Iterator[Engine]:
-    """The same engine with its own CPU_ATTN."""
-    with start("CPU_ATTN", max_num_batched_tokens=64) as engine:
-        yield engine
+def engines() -> Iterator[Engines]:
+    chunks = {"max_num_batched_tokens": 64}
+    drafts = {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_max": 3,
+        "prompt_lookup_min": 1,
+    }
+    with (
+        start("hpcattn", **chunks) as ours,
+        start("CPU_ATTN", **chunks) as peer,
+        start(
+            "hpcattn",
+            **chunks,
+            block_size=16,
+            num_gpu_blocks_override=16,
+            max_model_len=240,
+            speculative_config=drafts,
+        ) as tight,
+    ):
+        for engine in (ours, peer, tight):
+            engine.wait()
+        yield Engines(ours, peer, tight)

@@ -40,7 +40,7 @@ class Engine:
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self._process = process
         self._log = log
-        assert self._answer() == _READY
+        self._ready = False
 
     def _answer(self) -> Any:
         assert self._process.stdout is not None
@@ -50,8 +50,15 @@ class Engine:
             raise RuntimeError(f"the engine ended:\n{self._log.read_text()[-4000:]}")
         return json.loads(line)
 
+    def wait(self) -> None:
+        """Until it is ready; several may start at once."""
+        if not self._ready:
+            assert self._answer() == _READY
+            self._ready = True
+
     def generate(self, prompts: list[str], max_tokens: int, **options: Any) -> dict[str, Any]:
         """Greedy tokens of each prompt (`tokens`), `seconds`, and what the engine has counted."""
+        self.wait()
         assert self._process.stdin is not None
         request = {"prompts": prompts, "max_tokens": max_tokens, **options}
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -92,9 +99,7 @@ def start(backend: str, **options: Any) -> Iterator[Engine]:
             try:
                 yield Engine(process, log)
             finally:
-                assert process.stdin is not None
-                process.stdin.close()
-                process.wait(_SECONDS)
+                process.kill()  # its own way to end takes long, and nothing is lost
 
 
 def _counted(llm: Any) -> dict[str, int]:

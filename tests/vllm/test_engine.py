@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from engine import Engine, start
+from conftest import Engines
 
 _STORY = (
     "The lighthouse keeper climbed the stairs every evening, counting each of the two hundred and"
@@ -25,9 +25,9 @@ PROMPTS = [_STORY * 4 + question for question in _QUESTIONS] + ["Hello", "Once u
 TOKENS = 24
 
 
-def test_tokens_equal_with_chunks_and_a_shared_prefix(ours: Engine, peer: Engine) -> None:
+def test_tokens_equal_with_chunks_and_a_shared_prefix(engines: Engines) -> None:
     for _ in range(2):  # the second time all prompts but their last page are in the prefix cache
-        mine, theirs = ours.generate(PROMPTS, TOKENS), peer.generate(PROMPTS, TOKENS)
+        mine, theirs = (engine.generate(PROMPTS, TOKENS) for engine in (engines.ours, engines.peer))
         assert mine["tokens"] == theirs["tokens"]
     counted = mine["counted"]
     assert counted["prefix_cache_hits"] > 0
@@ -35,30 +35,17 @@ def test_tokens_equal_with_chunks_and_a_shared_prefix(ours: Engine, peer: Engine
     assert theirs["counted"]["paged_attention"] == 0, "and CPU_ATTN the other"
 
 
-def test_tokens_equal_with_speculation_and_preemption(peer: Engine) -> None:
+def test_tokens_equal_with_speculation_and_preemption(engines: Engines) -> None:
     """Drafts of three tokens; a pool in which the requests do not fit together."""
-    expected = peer.generate(PROMPTS, TOKENS)["tokens"]
-    with start(
-        "hpcattn",
-        max_num_batched_tokens=64,
-        block_size=32,
-        num_gpu_blocks_override=12,
-        max_model_len=320,
-        speculative_config={
-            "method": "ngram",
-            "num_speculative_tokens": 3,
-            "prompt_lookup_max": 3,
-            "prompt_lookup_min": 1,
-        },
-    ) as engine:
-        answer = engine.generate(PROMPTS, TOKENS)
-    assert answer["tokens"] == expected
-    assert answer["counted"]["num_preemptions"] > 0
-    assert answer["counted"]["spec_decode_num_accepted_tokens"] > 0
+    prompts = [f"Count: {n}, {n + 1}, {n + 2}, {n + 3}, {n + 4}," for n in range(0, 80, 10)]
+    mine, theirs = (engine.generate(prompts, 64) for engine in (engines.tight, engines.peer))
+    assert mine["tokens"] == theirs["tokens"]
+    assert mine["counted"]["num_preemptions"] > 0
+    assert mine["counted"]["spec_decode_num_accepted_tokens"] > 0
 
 
 @pytest.mark.parametrize("requests", [1, 16])
-def test_tokens_a_second(ours: Engine, peer: Engine, requests: int) -> None:
+def test_tokens_a_second(engines: Engines, requests: int) -> None:
     """Both engines run, in turn, so a busy hour of the machine falls on both.
 
     The figures are always printed. That ours is no slower is asserted where HPCATTN_TIMING=1 says
@@ -66,8 +53,9 @@ def test_tokens_a_second(ours: Engine, peer: Engine, requests: int) -> None:
     """
     prompts = [f"{number}. {_STORY}" for number in range(requests)]
     tokens, rounds = (32, 3) if requests == 1 else (16, 3)
-    ours.generate(prompts, tokens)
-    peer.generate(prompts, tokens)
+    ours, peer = engines.ours, engines.peer
+    for engine in (ours, peer):
+        engine.generate(prompts, tokens)
     pairs = [
         (ours.generate(prompts, tokens)["seconds"], peer.generate(prompts, tokens)["seconds"])
         for _ in range(rounds)

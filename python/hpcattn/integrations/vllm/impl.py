@@ -78,6 +78,8 @@ class HpcattnImpl(FusedPrologue, AttentionImpl):  # type: ignore[type-arg,unused
         self.dtype: torch.dtype = torch.get_default_dtype()
         self._check()
         self.kv_dtype = capabilities.kv_dtype(kv_cache_dtype, self.dtype)
+        self.pages = kv_views.PageViews(head_size, self.kv_dtype)
+        self._groups: dict[tuple[int, bool], AttentionGroup] = {}
 
     def _check(self) -> None:
         # The engine's CPU platform asks no backend what it takes, so the layer does.
@@ -113,16 +115,18 @@ class HpcattnImpl(FusedPrologue, AttentionImpl):  # type: ignore[type-arg,unused
 
     def group(self, page_size: int, causal: bool) -> AttentionGroup:
         """What this layer's plan is made for; layers alike in it share the plan."""
-        return AttentionGroup(
-            num_q_heads=self.num_heads,
-            num_kv_heads=self.num_kv_heads,
-            head_dim=self.head_size,
-            page_size=page_size,
-            q_dtype=self.dtype,
-            kv_dtype=self.kv_dtype,
-            causal=self._sees_past_alone(causal),
-            window=self.sliding_window,
-        )
+        if (page_size, causal) not in self._groups:
+            self._groups[page_size, causal] = AttentionGroup(
+                num_q_heads=self.num_heads,
+                num_kv_heads=self.num_kv_heads,
+                head_dim=self.head_size,
+                page_size=page_size,
+                q_dtype=self.dtype,
+                kv_dtype=self.kv_dtype,
+                causal=self._sees_past_alone(causal),
+                window=self.sliding_window,
+            )
+        return self._groups[page_size, causal]
 
     def _sees_past_alone(self, causal: bool) -> bool:
         return causal and self.attn_type == "decoder"
@@ -144,7 +148,7 @@ class HpcattnImpl(FusedPrologue, AttentionImpl):  # type: ignore[type-arg,unused
         """Writes new K and V; the engine calls it before `forward`."""
         if not self.reads_pages or kv_cache.numel() == 0:
             return
-        k_cache, v_cache = kv_views.split(kv_cache, self.head_size, self.kv_dtype)
+        k_cache, v_cache = self.pages.of(kv_cache)
         hpcattn.store_kv(key, value, k_cache, v_cache, slot_mapping, **self.kv_scales(layer))
 
     def forward(
@@ -217,7 +221,7 @@ class HpcattnImpl(FusedPrologue, AttentionImpl):  # type: ignore[type-arg,unused
         metadata: HpcattnMetadata,
         options: dict[str, Any],
     ) -> None:
-        k_cache, v_cache = kv_views.split(kv_cache, self.head_size, self.kv_dtype)
+        k_cache, v_cache = self.pages.of(kv_cache)
         group = self.group(k_cache.shape[1], metadata.causal)
         hpcattn.paged_attention(
             query,

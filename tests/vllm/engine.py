@@ -24,7 +24,10 @@ _READY = {"ready": True}
 def environment(backend: str) -> dict[str, str]:
     """For a process whose CPU_ATTN is `backend`, "hpcattn" or "CPU_ATTN"."""
     choice = {"hpcattn": "cpu", "CPU_ATTN": "off"}[backend]
-    return {**os.environ, "HPCATTN_VLLM": choice, "VLLM_LOGGING_LEVEL": "WARNING"}
+    # One thread: of two cores vLLM leaves one to its front end, and where other programs run, each
+    # meeting of several threads costs a time slice.
+    defaults = {"OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    return {**defaults, **os.environ, "HPCATTN_VLLM": choice}
 
 
 def model_folder() -> Path:

@@ -96,6 +96,31 @@ def test_not_causal_over_pages() -> None:
     torch.testing.assert_close(output.double(), expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_heads_of_a_rank_equal_the_whole(ranks: int) -> None:
+    """Tensor parallel: with four ranks two KV heads are on two ranks each."""
+    torch.manual_seed(0)
+    whole = make_impl()
+    query = torch.randn(MIXED.num_tokens, 8, 64)
+    k, v = (torch.randn(sum(MIXED.kv_lens), 2, 64) for _ in range(2))
+    slots = Batch(MIXED.kv_lens, MIXED.kv_lens).common().slot_mapping
+
+    def run(impl: Any, q: torch.Tensor, heads: slice) -> torch.Tensor:
+        layer, cache, output = make_layer(impl), make_cache(impl, 20), torch.empty_like(q)
+        impl.do_kv_cache_update(layer, k[:, heads], v[:, heads], cache, slots)
+        metadata = make_builder(impl).build(0, MIXED.common())
+        return impl.forward(layer, q, None, None, cache, metadata, output=output)
+
+    expected = run(whole, query, slice(0, 2))
+    share, kv_share = 8 // ranks, max(1, 2 // ranks)
+    for rank in range(ranks):
+        impl = make_impl(num_heads=share, num_kv_heads=kv_share)
+        mine = slice(rank * share, (rank + 1) * share)
+        first = mine.start // 4
+        got = run(impl, query[:, mine].contiguous(), slice(first, first + kv_share))
+        torch.testing.assert_close(got, expected[:, mine], rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("attn_type", ["encoder", "encoder_only"])
 def test_an_encoder_attends_both_ways_without_pages(attn_type: str) -> None:
     impl = make_impl(attn_type=attn_type, sliding_window=7)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -47,7 +48,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     port = _free_port()
     log = tmp_path_factory.mktemp("serve") / "log"
     command = [
-        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model_folder())),
+        *(sys.executable, str(Path(__file__).with_name("serve.py")), "serve", str(model_folder())),
         *("--host", "127.0.0.1", "--port", str(port), "--served-model-name", "smollm2"),
         *("--dtype", "float32", "--enforce-eager", "--max-model-len", "512"),
         *("--kv-cache-memory-bytes", str(1 << 28)),
@@ -67,7 +68,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
             _wait_until_healthy(process, port, log)
             yield openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none")
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_completion_has_the_tokens_of_cpu_attn(client: openai.OpenAI, engines: Engines) -> None:

@@ -21,6 +21,8 @@ class HpcattnBackend(CacheLayout, AttentionBackend):
     accept_output_buffer: bool = True
     # The engine writes K and V by a call of its own, so its fusion passes can take that over.
     forward_includes_kv_cache_update: bool = False
+    # `forward` reads K and V from pages alone, so they may be left out where a pass wrote them.
+    supports_kv_cache_update_bypass: bool = True
     supported_dtypes: ClassVar[list[torch.dtype]] = capabilities.dtypes("cuda")
     supported_kv_cache_dtypes: ClassVar[list[str]] = list(capabilities.KV_CACHE_DTYPES)
 

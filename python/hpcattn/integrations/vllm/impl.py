@@ -10,7 +10,7 @@ from vllm.v1.attention.backend import AttentionImpl
 
 import hpcattn
 from hpcattn import AttentionGroup
-from hpcattn.integrations.vllm import capabilities, kv_views
+from hpcattn.integrations.vllm import capabilities, context_parallel, kv_views
 from hpcattn.integrations.vllm.metadata import HpcattnMetadata
 from hpcattn.integrations.vllm.prologue import FusedPrologue
 
@@ -22,10 +22,11 @@ class HpcattnImpl(FusedPrologue, AttentionImpl):  # type: ignore[type-arg,unused
     prologue; a layer that shares another's KV is not asked to write.
     """
 
-    # Context parallelism is refused by the engine where these are False.
-    can_return_lse_for_decode: bool = False
-    supports_dcp: bool = False
+    can_return_lse_for_decode: bool = True
+    supports_dcp: bool = True
     supports_pcp: bool = False
+    # What lies on a rank is read by its length, whatever the interleaving.
+    supports_mtp_with_cp_non_trivial_interleave_size: bool = True
     # A query of 16 bits is quantised in the kernel, by scales of each token and head.
     supports_quant_query_input: bool = False
 
@@ -99,6 +100,11 @@ class HpcattnImpl(FusedPrologue, AttentionImpl):  # type: ignore[type-arg,unused
                 f"sinks of shape {list(self.sinks.shape)} not supported, expected"
                 f" [{self.num_heads}]"
             )
+        if self.dcp_world_size > 1:
+            # Positions of a rank's share are not those of the request.
+            for name, given in (("window", self.sliding_window), ("ALiBi", self.alibi_slopes)):
+                if given is not None:
+                    reasons.append(f"a {name} with decode context parallelism not supported")
         found = [reason for reason in reasons if reason is not None]
         if found:
             raise ValueError(f"hpcattn: {'; '.join(found)}.")
@@ -190,6 +196,11 @@ class HpcattnImpl(FusedPrologue, AttentionImpl):  # type: ignore[type-arg,unused
         if attn_metadata is None:
             return output.zero_()
         out = output.view(-1, self.num_heads, self.head_size)
+        if attn_metadata.cached_lens is not None:
+            assert key is not None
+            assert value is not None
+            context_parallel.forward(self, layer, query, key, value, kv_cache, attn_metadata, out)
+            return output
         options: dict[str, Any] = {
             "scale": self.scale,
             "causal": self._sees_past_alone(attn_metadata.causal),
@@ -239,4 +250,4 @@ class HpcattnImpl(FusedPrologue, AttentionImpl):  # type: ignore[type-arg,unused
         """Whether the attention call itself may quantise its output so: float8, one fixed scale."""
         from vllm.model_executor.layers.quantization.utils.quant_utils import kFp8StaticTensorSym
 
-        return bool(quant_key == kFp8StaticTensorSym)
+        return bool(quant_key == kFp8StaticTensorSym and self.dcp_world_size == 1)

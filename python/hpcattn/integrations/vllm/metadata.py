@@ -13,7 +13,7 @@ from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 import hpcattn
 from hpcattn import AttentionGroup
-from hpcattn.integrations.vllm import _versions, capabilities
+from hpcattn.integrations.vllm import _versions, capabilities, context_parallel
 
 if TYPE_CHECKING:
     from hpcattn.integrations.vllm.impl import HpcattnImpl
@@ -42,6 +42,8 @@ class HpcattnMetadata:
         slot_mapping: `[num_tokens]` int64, -1 is not written.
         causal: Whether a row sees no later position.
         fixed_split: As the operators take it.
+        cached_lens: With decode context parallelism: `[num_requests]` int32, tokens that were
+            cached before this step and lie on this rank.
         plans: For each group of like layers its plan; without one the call makes its own.
     """
 
@@ -58,6 +60,7 @@ class HpcattnMetadata:
     slot_mapping: torch.Tensor
     causal: bool = True
     fixed_split: int = 0
+    cached_lens: torch.Tensor | None = None
     plans: dict[AttentionGroup, torch.Tensor] = field(default_factory=dict)
 
 
@@ -82,11 +85,19 @@ class HpcattnMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[type-arg
         device: torch.device,
     ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
+        self._init_reorder_batch_threshold(
+            1, supports_spec_as_decode=True, supports_dcp_with_varlen=True
+        )
         self.page_size = int(kv_cache_spec.block_size)
         _check(kv_cache_spec)
         self.fixed_split = _FIXED_SPLIT if _batch_invariant() else 0
         self._persistent: dict[AttentionGroup, torch.Tensor] = {}
+        self._ranks = max((impl.dcp_world_size for impl in self._impls()), default=1)
+        self._cached_lens = torch.zeros(
+            vllm_config.scheduler_config.max_num_seqs if self._ranks > 1 else 0,
+            dtype=torch.int32,
+            device=device,
+        )
         _versions.say_once_why_unfused()
 
     def build(
@@ -131,7 +142,9 @@ class HpcattnMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[type-arg
             causal=bool(common.causal),
             fixed_split=self.fixed_split,
         )
-        if not fast_build:
+        if self._ranks > 1:
+            metadata.cached_lens = self._on_this_rank(common)
+        elif not fast_build:
             for group in self._groups(metadata.causal):
                 metadata.plans[group] = self._plan(group, metadata)
         return metadata
@@ -170,9 +183,23 @@ class HpcattnMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[type-arg
 
     def _groups(self, causal: bool) -> set[AttentionGroup]:
         """Groups of like layers among the builder's; mostly one."""
+        return {impl.group(self.page_size, causal) for impl in self._impls() if impl.reads_pages}
+
+    def _impls(self) -> list[HpcattnImpl]:
         layers = self.vllm_config.compilation_config.static_forward_context
-        impls: list[HpcattnImpl] = [layers[name].impl for name in self.layer_names]
-        return {impl.group(self.page_size, causal) for impl in impls if impl.reads_pages}
+        return [layers[name].impl for name in self.layer_names]
+
+    def _on_this_rank(self, common: Any) -> torch.Tensor:
+        """Cached tokens of each request on this rank, at an address that stays."""
+        lens = context_parallel.cached_lens(
+            common,
+            self._ranks,
+            self._impls()[0].dcp_rank,
+            self.vllm_config.parallel_config.cp_kv_cache_interleave_size,
+        )
+        place = self._cached_lens[: lens.shape[0]]
+        place.copy_(lens)
+        return place
 
     def _plan(self, group: AttentionGroup, metadata: HpcattnMetadata) -> torch.Tensor:
         return hpcattn.plan_attention(

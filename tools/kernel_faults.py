@@ -364,8 +364,8 @@ FAULTS = (
     Fault(
         "pairs without epsilon",
         _PAIRS_ROW,
-        "fmaf(sum, p.inverse_head_dim, p.eps[range])",
-        "sum * p.inverse_head_dim",
+        ", p.eps[kInRange])",
+        ", 0.0F)",
         ROPE,
     ),
     Fault("a lane's squares for a row's", _PAIRS_ROW, "return x + other;", "return x;", ROPE),
@@ -376,9 +376,7 @@ FAULTS = (
         "fmaf(normed_a, cos, from_b) +",
         ROPE,
     ),
-    Fault(
-        "coefficients given up and not loaded", _PAIRS_KERNEL, "new_kind |= turns_spent;", "", ROPE
-    ),
+    Fault("coefficients given up and not loaded", _PAIRS_KERNEL, "end = i + 1;", "", ROPE),
     Fault(
         "a unit's steps as those of the first",
         _PAIRS_KERNEL,

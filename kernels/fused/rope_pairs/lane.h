@@ -79,11 +79,11 @@ inline LaneWords encoded(const LaneNumbers& x, const Of& of) {
 }
 
 /// a -> a * of_a[0] - b * of_a[1];  b -> b * of_b[0] + a * of_b[1]: cosines and sines, times
-/// weights where these come before. kAfterRope: the outcome is times `weights`.
+/// weights where these come before; else of_b would be as of_a, and is not there.
 struct PairTurns {
   float of_a[2][kLanePairs];
   float of_b[2][kLanePairs];
-  float weights[2][kLanePairs];  // of a, of b
+  float weights[2][kLanePairs];  // kAfterRope: that the outcomes of a and b are multiplied with
 };
 
 /// The position that a lane's pairs follow: all of them the same.
@@ -138,8 +138,8 @@ inline void load_turns(const RopeParams& p, const WeightView& weights, const cha
   load_angles(p, row, pieces, cos, sin);
   HPCATTN_UNROLL
   for (int j = 0; j < kLanePairs; ++j) {
-    turns.of_a[0][j] = turns.of_b[0][j] = cos[j];
-    turns.of_a[1][j] = turns.of_b[1][j] = sin[j];
+    turns.of_a[0][j] = cos[j];
+    turns.of_a[1][j] = sin[j];
   }
   if constexpr (kSpec.norm == PairsNorm::kNone) return;
   float of_pieces[2][kLanePairs] = {};
@@ -156,10 +156,10 @@ inline void load_turns(const RopeParams& p, const WeightView& weights, const cha
       turns.weights[0][j] = a;
       turns.weights[1][j] = b;
     } else {
-      turns.of_a[0][j] *= a;
-      turns.of_a[1][j] *= b;
-      turns.of_b[0][j] *= b;
-      turns.of_b[1][j] *= a;
+      turns.of_a[0][j] = a * cos[j];
+      turns.of_a[1][j] = b * sin[j];
+      turns.of_b[0][j] = b * cos[j];
+      turns.of_b[1][j] = a * sin[j];
     }
   }
 }

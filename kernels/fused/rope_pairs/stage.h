@@ -91,7 +91,7 @@ class PairsStage {
     const bool live = head(next_) < heads_;
     ptx::cp_async_16(to, from_, live);
     ptx::cp_async_16(to + 16 * kPairsThreads, from_ + ptx::word_here(gap_) * 2, live);
-    from_ += step_stride_;
+    from_ += p_.inputs[next_.kind].step_stride;
     next_.head += pairs_teams(kSpec.lanes);
     if (next_.head < heads_) return;
     to_next_kind(next_);
@@ -141,7 +141,6 @@ class PairsStage {
     const PairsInput& input = p_.inputs[next_.kind];
     from_ = input.data + std::int64_t{next_.token} * input.token_stride +
             std::int64_t{head(next_)} * input.head_stride + pieces_here<kSpec>(p_).first * 2;
-    step_stride_ = input.step_stride;
     heads_ = num_heads(p_, next_.kind);
   }
 
@@ -158,7 +157,6 @@ class PairsStage {
   char* mine_;                  // the lane's first piece of shared memory
   PairsStep next_;              // to be copied
   const char* from_ = nullptr;  // the lane's first piece of that
-  std::int32_t step_stride_;    // to the next of its kind
   std::int32_t heads_;          // of its kind
   std::int32_t team_;           // of the warp
   std::uint32_t gap_;

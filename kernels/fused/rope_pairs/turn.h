@@ -41,10 +41,11 @@ inline LaneTurned turned(const LaneNumbers& x, const PairTurns& turns, float sha
   for (int j = 0; j < kLanePairs; ++j) {
     const float a = x.of[place_of_a<kSpec.interleaved>(j)];
     const float b = x.of[place_of_b<kSpec.interleaved>(j)];
+    const auto& of_b = kSpec.norm == PairsNorm::kBeforeRope ? turns.of_b : turns.of_a;
     const float from_b = b * turns.of_a[1][j];
-    const float from_a = a * turns.of_b[1][j];
+    const float from_a = a * of_b[1][j];
     float y_a = fmaf(a, turns.of_a[0][j], -from_b);
-    float y_b = fmaf(b, turns.of_b[0][j], from_a);
+    float y_b = fmaf(b, of_b[0][j], from_a);
     const auto is_below = [share](float y, float product) {  // in the sign's bit
       return std::bit_cast<std::uint32_t>(fmaf(fabsf(product), -share, fabsf(y)));
     };

@@ -24,22 +24,28 @@ class Turns {
     }
   }
 
-  std::uint32_t full_barrier(int item) const { return full(item % kPlaces); }
-  void wait_full(int item) const { ptx::mbarrier_wait(full(item % kPlaces), item / kPlaces % 2); }
+  static constexpr int place(int item) {
+    // Of unsigned numbers this takes half as many instructions.
+    return static_cast<int>(static_cast<unsigned>(item) % kPlaces);
+  }
+
+  std::uint32_t full_barrier(int item) const { return full(place(item)); }
+  void wait_full(int item) const { ptx::mbarrier_wait(full(place(item)), round(item) % 2); }
 
   /// The place of an item may be written.
   void wait_empty(int item) const {
-    if (item >= kPlaces) ptx::mbarrier_wait(empty(item % kPlaces), (item / kPlaces - 1) % 2);
+    if (item >= kPlaces) ptx::mbarrier_wait(empty(place(item)), (round(item) - 1) % 2);
   }
 
   /// All lanes of a warp are done with an item, or have filled its place. `arrivals`: of how many
   /// readers the warp takes the place.
   void release(int item, int lane, int arrivals = 1) const {
-    arrive(empty(item % kPlaces), lane, arrivals);
+    arrive(empty(place(item)), lane, arrivals);
   }
-  void fill(int item, int lane) const { arrive(full(item % kPlaces), lane, 1); }
+  void fill(int item, int lane) const { arrive(full(place(item)), lane, 1); }
 
  private:
+  static constexpr unsigned round(int item) { return static_cast<unsigned>(item) / kPlaces; }
   static void arrive(std::uint32_t barrier, int lane, int arrivals) {
     __syncwarp();
     if (lane < arrivals) ptx::mbarrier_arrive(barrier);

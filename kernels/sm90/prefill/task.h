@@ -217,8 +217,9 @@ class Warpgroup {
       start_scores(scores, task.number, shared_.slot_address(task.key(tile + 1)));
       wait_values(task, tile, masked.boxes);
       start_output(output, probabilities, task, tile);
-      turn_.pass();
+      turn_.end_at(TurnEnds::kStarted);
       ptx::wgmma_wait<1>();
+      turn_.end_at(TurnEnds::kScored);
       masked = next_masked;
       moved = exponentiate(task, rows, tile + 1, masked, scores, softmax, rescale);
     }
@@ -237,7 +238,9 @@ class Warpgroup {
         starts ? shared_.slot_address(next.key(0)) : shared_.value_address(task.value(last)));
     wait_values(task, last, masked.boxes);
     start_output(output, probabilities, task, last);
-    turn_.pass();
+    turn_.end_at(TurnEnds::kStarted);
+    if constexpr (kTurnEnds == TurnEnds::kScored) ptx::wgmma_wait<1>();
+    turn_.end_at(TurnEnds::kScored);
     rows = look_up_rows(starts ? next.number : task.number);
     ptx::wgmma_wait<0>();
     Products::keep_order(scores);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/ptx/barrier.h"
+#include "kernels/ptx/thread.h"
 
 namespace hpcattn {
 
@@ -37,18 +38,16 @@ class Turns {
     if (item >= kPlaces) ptx::mbarrier_wait(empty(place(item)), (round(item) - 1) % 2);
   }
 
-  /// All lanes of a warp are done with an item, or have filled its place. `arrivals`: of how many
-  /// readers the warp takes the place.
-  void release(int item, int lane, int arrivals = 1) const {
-    arrive(empty(place(item)), lane, arrivals);
-  }
-  void fill(int item, int lane) const { arrive(full(place(item)), lane, 1); }
+  /// All lanes of a warp are done with an item, or have filled its place.
+  void release(int item) const { release_place(place(item)); }
+  void release_place(int at) const { arrive(empty(at)); }
+  void fill(int item) const { arrive(full(place(item))); }
 
  private:
   static constexpr unsigned round(int item) { return static_cast<unsigned>(item) / kPlaces; }
-  static void arrive(std::uint32_t barrier, int lane, int arrivals) {
+  static void arrive(std::uint32_t barrier) {
     __syncwarp();
-    if (lane < arrivals) ptx::mbarrier_arrive(barrier);
+    if (ptx::elected_lane()) ptx::mbarrier_arrive(barrier);
   }
   std::uint32_t full(int place) const { return barriers_ + place * 8; }
   std::uint32_t empty(int place) const { return barriers_ + (kPlaces + place) * 8; }

@@ -36,7 +36,7 @@ inline void send_record(const PrefillShared<kSpec>& shared, int number, const pl
                         int lane) {
   shared.records().wait_empty(number);
   if (lane == 0) shared.record(number) = task;
-  shared.records().fill(number, lane);
+  shared.records().fill(number);
 }
 template <PrefillSpec kSpec>
 inline void send_end(const PrefillShared<kSpec>& shared, int number, int lane) {

@@ -29,6 +29,17 @@ inline std::uint32_t word_here(std::uint32_t word) {
   return same;
 }
 
+#if __CUDA_ARCH__ >= 900
+/// True in one lane of the warp, always the same; in fewer clocks than from threadIdx (PTX
+/// ISA 9.7.13.13, elect.sync; sm_90 on).
+inline bool elected_lane() {
+  std::uint32_t elected;
+  asm volatile("{\n.reg .pred one;\nelect.sync _|one, 0xffffffff;\nselp.u32 %0, 1, 0, one;\n}\n"
+               : "=r"(elected));
+  return elected != 0;
+}
+#endif
+
 /// A value that all lanes have, told to the compiler: what follows from it is computed once for a
 /// warp.
 inline int warp_uniform(int value) { return __shfl_sync(0xffffffffU, value, 0); }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/ptx/barrier.h"
+#include "kernels/ptx/thread.h"
 
 namespace hpcattn {
 
@@ -24,30 +25,29 @@ class Turns {
     }
   }
 
-  static int place_of(int item) {
-    return static_cast<int>(static_cast<unsigned>(item) % unsigned{kPlaces});
+  static constexpr int place(int item) {
+    // Of unsigned numbers this takes half as many instructions.
+    return static_cast<int>(static_cast<unsigned>(item) % kPlaces);
   }
-  std::uint32_t full_barrier(int item) const { return full(place_of(item)); }
-  void wait_full(int item) const { ptx::mbarrier_wait(full(place_of(item)), round_of(item) % 2); }
+
+  std::uint32_t full_barrier(int item) const { return full(place(item)); }
+  void wait_full(int item) const { ptx::mbarrier_wait(full(place(item)), round(item) % 2); }
 
   /// The place of an item may be written.
   void wait_empty(int item) const {
-    if (item < kPlaces) return;
-    ptx::mbarrier_wait(empty(place_of(item)), (round_of(item) + 1) % 2);
+    if (item >= kPlaces) ptx::mbarrier_wait(empty(place(item)), (round(item) - 1) % 2);
   }
 
-  /// All lanes of a warp are done with an item, or have filled its place. `arrivals`: of how many
-  /// readers the warp takes the place.
-  void release(int item, int lane, int arrivals = 1) const {
-    arrive(empty(place_of(item)), lane, arrivals);
-  }
-  void fill(int item, int lane) const { arrive(full(place_of(item)), lane, 1); }
+  /// All lanes of a warp are done with an item, or have filled its place.
+  void release(int item) const { release_place(place(item)); }
+  void release_place(int at) const { arrive(empty(at)); }
+  void fill(int item) const { arrive(full(place(item))); }
 
  private:
-  static unsigned round_of(int item) { return static_cast<unsigned>(item) / unsigned{kPlaces}; }
-  static void arrive(std::uint32_t barrier, int lane, int arrivals) {
+  static constexpr unsigned round(int item) { return static_cast<unsigned>(item) / kPlaces; }
+  static void arrive(std::uint32_t barrier) {
     __syncwarp();
-    if (lane < arrivals) ptx::mbarrier_arrive(barrier);
+    if (ptx::elected_lane()) ptx::mbarrier_arrive(barrier);
   }
   std::uint32_t full(int place) const { return barriers_ + place * 8; }
   std::uint32_t empty(int place) const { return barriers_ + (kPlaces + place) * 8; }

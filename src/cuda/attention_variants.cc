@@ -125,7 +125,7 @@ KernelVariant variant_of(const PrefillSpec& spec) {
   return {.name = message("prefill<", source, ">"),
           .source = message("#include \"kernels/sm90/prefill/kernel.cuh\"\n"
                             "extern \"C\" __global__ void __launch_bounds__(",
-                            layout.threads(),
+                            layout.launch_bound(),
                             ", 1) hpcattn_kernel(\n"
                             "    const __grid_constant__ hpcattn::PrefillParams p) {\n"
                             "  hpcattn::prefill<hpcattn::",

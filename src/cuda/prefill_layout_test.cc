@@ -45,7 +45,7 @@ void expect_parts_fit(const PrefillSpec& spec) {
   EXPECT_LE(kWarpgroupThreads *
                 (PrefillLayout::kLoadRegisters + layout.warpgroups * layout.compute_registers() +
                  (layout.transposes ? layout.transpose_registers() : 0)),
-            64 * 1024);
+            layout.threads() * layout.launch_registers());
   if (!layout.transposes) return;
   EXPECT_TRUE(layout.value_line_bytes == 64 || layout.value_line_bytes == 128);
   EXPECT_EQ(layout.value_line_bytes * spec.attention.head_dim, layout.slot_bytes);

@@ -55,7 +55,7 @@ inline void decode(const DecodeParams& params) {
                                                  static_cast<int>(threadIdx.x),
                                                  [] { sync_computing(); });
     }
-    parts.passes().release(i, lane);
+    parts.passes().release(i);
   }
 }
 

@@ -8,7 +8,7 @@
 namespace hpcattn {
 
 struct Pass {
-  plan::Task task;    // its rows and its partial are the pass's
+  plan::Task task;     // its rows and its partial are the pass's
   int is_last = 0;     // the task's last: its partial result is whole then
   int item = 0;        // of the ring: K of the first tile
   int unused[2] = {};  // sent in 16-byte words

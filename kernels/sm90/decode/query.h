@@ -12,8 +12,8 @@ namespace hpcattn {
 /// Row `i` of a bfloat16 q as float16, by eight neighbouring lanes of which this is `part`. Returns
 /// the scale, which the row's factor takes.
 template <DecodeSpec kSpec>
-inline float store_scaled_row(const AttentionParams& p, const plan::Task& task, char* q_smem,
-                              int i, int part) {
+inline float store_scaled_row(const AttentionParams& p, const plan::Task& task, char* q_smem, int i,
+                              int part) {
   constexpr AttentionSpec kAttention = kSpec.attention;
   constexpr int kParts = 8;
   constexpr int kUnits = kAttention.head_dim / 8 / kParts;  // of eight elements

@@ -36,21 +36,21 @@ struct DecodeShared {
   }
 
   std::uint32_t slot_address(int item) const {
-    return address(kLayout.slots_offset) + Slots::place_of(item) * kLayout.slot_bytes;
+    return address(kLayout.slots_offset) + Slots::place(item) * kLayout.slot_bytes;
   }
   /// Bit i: page i of the tile was copied. Of K's slot.
   std::uint32_t& boxes(int item) const {
-    return reinterpret_cast<std::uint32_t*>(base + kLayout.boxes_offset)[Slots::place_of(item)];
+    return reinterpret_cast<std::uint32_t*>(base + kLayout.boxes_offset)[Slots::place(item)];
   }
   /// Of the cta's passes the one of this number.
   Pass& pass(int number) const {
-    return reinterpret_cast<Pass*>(base + kLayout.passes_offset)[Passes::place_of(number)];
+    return reinterpret_cast<Pass*>(base + kLayout.passes_offset)[Passes::place(number)];
   }
   /// By all lanes of one warp.
   void send(int number, const Pass& sent, int lane) const {
     passes().wait_empty(number);
     if (lane == 0) pass(number) = sent;
-    passes().fill(number, lane);
+    passes().fill(number);
   }
 
   RowInfo* infos() const { return reinterpret_cast<RowInfo*>(base); }

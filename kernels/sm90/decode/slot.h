@@ -26,9 +26,7 @@ struct SlotPlace {
     return of_line(unit) + ((unit % kUnits) ^ (token % 8)) * 16;
   }
   /// Of the unit's line alone.
-  static constexpr int of_line(int unit) {
-    return unit / kUnits * (kSpec.box_tokens * kLineBytes);
-  }
+  static constexpr int of_line(int unit) { return unit / kUnits * (kSpec.box_tokens * kLineBytes); }
 };
 
 }  // namespace hpcattn

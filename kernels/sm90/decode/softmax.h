@@ -135,8 +135,8 @@ struct DecodeSoftmax {
   }
 
   /// Moves the shifts to the largest scores of all warps, where they are too small, by all that
-  /// compute: `of_warps` [warps][kStride] is room for these, `sync` their barrier. `rescale` is what
-  /// the output so far must be multiplied by.
+  /// compute: `of_warps` [warps][kStride] is room for these, `sync` their barrier. `rescale` is
+  /// what the output so far must be multiplied by.
   template <int kStride, typename Rows, int kTokenTiles, typename Sync>
   void move(const float (&scores)[kRowTiles][kTokenTiles][4], float (&rescale)[kRowTiles][2],
             const Rows& rows, float* of_warps, int warp, const Sync& sync) {

@@ -117,7 +117,7 @@ inline void run_pass(const DecodeParams& params, const Pass& pass,
     slots.wait_full(item);
     boxes = shared.boxes(item);
     products.keys_query(scores, shared.slot_address(item));
-    slots.release(item++, lane);
+    slots.release(item++);
   };
   const TileRange<kTileKv> tiles(task);
   if (tiles.begin < tiles.end) multiply_keys();
@@ -168,7 +168,7 @@ inline void run_pass(const DecodeParams& params, const Pass& pass,
     if (tile + 1 < tiles.end) multiply_keys();
     slots.wait_full(item);
     products.values_probabilities(output, tile, shared.slot_address(item));
-    slots.release(item++, lane);
+    slots.release(item++);
   }
   store_pass<kSpec, kRowTiles>(TaskOutput(p, task, kAttention.head_dim), output, softmax, shared,
                                thread);

@@ -17,6 +17,11 @@ struct PrefillSpec {
 inline constexpr int kWarpgroupThreads = 128;
 inline constexpr int kWarpgroupRows = 64;
 
+/// When a warpgroup lets the other one start its products: never waiting for it, when its own are
+/// started, or when its scores are there. Which is best is open (docs/experiments/prefill.md).
+enum class TurnEnds { kNever, kStarted, kScored };
+inline constexpr TurnEnds kTurnEnds = TurnEnds::kStarted;
+
 /// The place of a 16-byte unit among those of its line, the line being the `line`th from where the
 /// swizzle counts (PTX ISA, swizzling modes; lines of 128 or 64 bytes).
 constexpr int swizzled_unit(int line_bytes, int line, int unit) {
@@ -57,11 +62,16 @@ struct PrefillLayout {
   int shared_bytes = 0;
 
   /// Registers of a thread of the warpgroup that loads, of those that compute, and of the one that
-  /// transposes: of 64 K. Two warpgroups have enough without dealing.
+  /// transposes. They are dealt out of what all have at the launch, of three warpgroups at least:
+  /// so two of them have less than all there is, and something to deal. (The instruction that deals
+  /// also tells the compiler that a warp's lanes are together.)
   static constexpr int kLoadRegisters = 40;
-  constexpr bool deals_registers() const { return threads() > 2 * kWarpgroupThreads; }
   constexpr int transpose_registers() const { return warpgroups > 1 ? 40 : 56; }
-  constexpr int compute_registers() const { return warpgroups > 1 && transposes ? 216 : 232; }
+  constexpr int compute_registers() const { return warpgroups == 1 ? 240 : transposes ? 216 : 232; }
+  constexpr int launch_bound() const {
+    return threads() < 3 * kWarpgroupThreads ? 3 * kWarpgroupThreads : threads();
+  }
+  constexpr int launch_registers() const { return 64 * 1024 / launch_bound() / 8 * 8; }
 
   /// Warpgroups: the one that loads, those that compute, the one that transposes.
   constexpr int threads() const {

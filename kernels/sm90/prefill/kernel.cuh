@@ -28,9 +28,8 @@ inline void prefill(const PrefillParams& params) {
   __syncthreads();
 
   constexpr int kComputing = kLayout.warpgroups * kWarpgroupThreads;
-  constexpr bool kDeals = kLayout.deals_registers();
   if (threadIdx.x < kWarpgroupThreads) {
-    if constexpr (kDeals) ptx::give_registers<PrefillLayout::kLoadRegisters>();
+    ptx::give_registers<PrefillLayout::kLoadRegisters>();
     const auto thread = static_cast<int>(threadIdx.x);
     if (thread < 32) {
       load_keys_and_values<kSpec>(params, parts, thread);
@@ -38,7 +37,7 @@ inline void prefill(const PrefillParams& params) {
       load_queries<kSpec>(p, parts, thread - 32);
     }
   } else if (!kLayout.transposes || threadIdx.x < kWarpgroupThreads + kComputing) {
-    if constexpr (kDeals) ptx::take_registers<kLayout.compute_registers()>();
+    ptx::take_registers<kLayout.compute_registers()>();
     const int thread = static_cast<int>(threadIdx.x) - kWarpgroupThreads;
     Warpgroup<kSpec>(p, parts, ptx::warp_uniform(thread / kWarpgroupThreads)).run();
     write_padding<kSpec.attention.head_dim, kComputing>(p, thread);

@@ -8,6 +8,7 @@
 #include "kernels/sm90/prefill/ring.h"
 #include "kernels/sm90/prefill/tasks.h"
 #include "kernels/sm90/prefill/tiles.h"
+#include "kernels/sm90/tasks.h"
 
 namespace hpcattn {
 
@@ -77,11 +78,14 @@ inline void load_keys_and_values(const PrefillParams& params, const PrefillShare
                                  int lane) {
   int number = 0;
   int item = 0;
-  for_each_task(params.attention, lane, [&](const plan::Task& task, const auto& before_last) {
+  const AttentionParams& p = params.attention;
+  const auto load = [&](const plan::Task& task, const auto& before_last) {
+    if (!task_fits(p, task, lane == 0)) return;
     send_record<kSpec>(shared, number++, task, lane);
     load_task_tiles<kSpec>(params, task, shared, item, lane, before_last);
     item += TileItems<prefill_layout(kSpec)>(task).items();
-  });
+  };
+  for_each_task(p, load_first_task(p), lane, load);
   send_end<kSpec>(shared, number, lane);
 }
 

@@ -97,12 +97,12 @@ inline void load_queries(const AttentionParams& p, const PrefillShared<kSpec>& s
   for (int number = 0;; ++number) {
     records.wait_full(number);
     const plan::Task task = shared.record(number);
-    records.release(number, thread % 32);
+    records.release(number);
     if (task.request == kNoRequest) return;
     queries.wait_empty(number);
     store_lines_of_query<kSpec>(p, task, shared.q(number), thread);
     ptx::fence_async_shared();  // the products read what these threads wrote or copied
-    queries.fill(number, thread % 32);
+    queries.fill(number);
   }
 }
 

@@ -61,23 +61,22 @@ struct PrefillShared {
   }
 
   std::uint32_t slot_address(int item) const {
-    return address(kLayout.slots_offset) + Slots::place_of(item) * kLayout.slot_bytes;
+    return address(kLayout.slots_offset) + Slots::place(item) * kLayout.slot_bytes;
   }
   std::uint32_t transposed_address(int tile) const {
-    return address(kLayout.values_offset) + tile % PrefillLayout::kMaxValues * kLayout.slot_bytes;
+    return address(kLayout.values_offset) + Transposed::place(tile) * kLayout.slot_bytes;
   }
   std::uint32_t value_address(int item) const {
     return kLayout.transposes ? transposed_address(item) : slot_address(item);
   }
   /// Bit i: box i of the tile was copied.
   std::uint32_t& boxes(int item) const {
-    return reinterpret_cast<std::uint32_t*>(base + kLayout.boxes_offset)[Slots::place_of(item)];
+    return reinterpret_cast<std::uint32_t*>(base + kLayout.boxes_offset)[Slots::place(item)];
   }
   /// Of a cta's tasks the one of this number.
-  char* q(int number) const { return base + number % kLayout.queries * kLayout.q_bytes; }
+  char* q(int number) const { return base + Queries::place(number) * kLayout.q_bytes; }
   plan::Task& record(int number) const {
-    return reinterpret_cast<plan::Task*>(base +
-                                         kLayout.tasks_offset)[number % PrefillLayout::kRecords];
+    return reinterpret_cast<plan::Task*>(base + kLayout.tasks_offset)[Records::place(number)];
   }
   int* flag() const { return reinterpret_cast<int*>(base + kLayout.flag_offset); }
 };

@@ -36,7 +36,7 @@ class Warpgroup {
       const Task next = run_tiles(task, started, rows, scores, output, softmax);
       started = !next.is_end && task.tiles.count > 0 && next.tiles.count > 0;
       store(task, output, softmax);
-      shared_.records().release(task.number, lane_here());
+      shared_.records().release(task.number);
       task = next;
     }
   }
@@ -138,8 +138,8 @@ class Warpgroup {
   bool exponentiate(const Task& task, const Rows& rows, int tile, const Masked& masked,
                     Scores& scores, RunningSoftmax& softmax, float (&rescale)[1][2]) const {
     Products::keep_order(scores);
-    shared_.slots().release(task.key(tile), lane_here());
-    if (tile + 1 == task.tiles.count) shared_.queries().release(task.number, lane_here());
+    shared_.slots().release(task.key(tile));
+    if (tile + 1 == task.tiles.count) shared_.queries().release(task.number);
     const int column = task.tiles.token(tile) + lane_here() % 4 * 2;
     if constexpr (kAttention.softcap || kAttention.alibi) {
       transform_scores<kAttention, Products>(scores, rows, column, p_.softcap);
@@ -180,10 +180,12 @@ class Warpgroup {
   Task run_tiles(const Task& task, bool started, Rows& rows, Scores& scores, Output& output,
                  RunningSoftmax& softmax) const {
     const auto slots = shared_.slots();
+    const auto values = shared_.values();
+    int multiplied = 0;  // the place of V whose product is under way
     const int last = task.tiles.count - 1;
     if (last < 0) {
       shared_.queries().wait_full(task.number);
-      shared_.queries().release(task.number, lane_here());
+      shared_.queries().release(task.number);
       return next_of(task);
     }
     if (!started) {
@@ -205,7 +207,7 @@ class Warpgroup {
     const auto end_turn = [&](int tile) {
       ptx::wgmma_wait<0>();
       Products::keep_order(output);
-      if (tile > 0) shared_.values().release(task.value(tile - 1), lane_here());
+      if (tile > 0) values.release_place(multiplied);
       if (moved) rescale_output(output, rescale);
       Products::pack(probabilities, scores);
     };
@@ -217,8 +219,10 @@ class Warpgroup {
       start_scores(scores, task.number, shared_.slot_address(task.key(tile + 1)));
       wait_values(task, tile, masked.boxes);
       start_output(output, probabilities, task, tile);
-      turn_.pass();
+      multiplied = values.place(task.value(tile));
+      turn_.end_at(TurnEnds::kStarted);
       ptx::wgmma_wait<1>();
+      turn_.end_at(TurnEnds::kScored);
       masked = next_masked;
       moved = exponentiate(task, rows, tile + 1, masked, scores, softmax, rescale);
     }
@@ -237,12 +241,14 @@ class Warpgroup {
         starts ? shared_.slot_address(next.key(0)) : shared_.value_address(task.value(last)));
     wait_values(task, last, masked.boxes);
     start_output(output, probabilities, task, last);
-    turn_.pass();
+    turn_.end_at(TurnEnds::kStarted);
+    if constexpr (kTurnEnds == TurnEnds::kScored) ptx::wgmma_wait<1>();
+    turn_.end_at(TurnEnds::kScored);
     rows = look_up_rows(starts ? next.number : task.number);
     ptx::wgmma_wait<0>();
     Products::keep_order(scores);
     Products::keep_order(output);
-    shared_.values().release(task.value(last), lane_here());
+    values.release(task.value(last));
     return next;
   }
 

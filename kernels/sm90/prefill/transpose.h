@@ -70,7 +70,7 @@ inline void transpose_values(const PrefillShared<kSpec>& shared, int thread) {
     const TileItems<kLayout> tiles(record);
     const int kv_begin = record.kv_begin;
     const int kv_end = record.kv_end;
-    records.release(number, lane);
+    records.release(number);
     if (is_end) return;
     HPCATTN_NO_UNROLL
     for (int tile = 0; tile < tiles.count; ++tile) {
@@ -87,8 +87,10 @@ inline void transpose_values(const PrefillShared<kSpec>& shared, int thread) {
       transposed.wait_empty(to);
       transpose_tokens<kSpec, kTokens>(slot, shared.transposed_address(to), first, lane);
       ptx::fence_async_shared();
-      slots.release(from, lane, kLayout.warpgroups);
-      transposed.fill(to, lane);
+      // For all that would have read the slot: a warp of each warpgroup that computes.
+      HPCATTN_UNROLL
+      for (int i = 0; i < kLayout.warpgroups; ++i) slots.release(from);
+      transposed.fill(to);
     }
     item += tiles.items();
   }

@@ -16,6 +16,7 @@ inline constexpr int kTurnBarrier = 4;
 template <int kWarpgroups>
 struct Turn {
   static_assert(kWarpgroups == 1 || kWarpgroups == 2);
+  static constexpr bool kWaits = kWarpgroups > 1 && kTurnEnds != TurnEnds::kNever;
   static constexpr int kThreads = kWarpgroups * kWarpgroupThreads;
   int warpgroup;
 
@@ -24,10 +25,16 @@ struct Turn {
     if (warpgroup == kWarpgroups - 1) pass();
   }
   void wait() const {
-    if constexpr (kWarpgroups > 1) ptx::barrier_sync(kTurnBarrier + warpgroup, kThreads);
+    if constexpr (kWaits) ptx::barrier_sync(kTurnBarrier + warpgroup, kThreads);
   }
+  /// Its products are started, or its scores are there.
+  void end_at(TurnEnds now) const {
+    if (now == kTurnEnds) pass();
+  }
+
+ private:
   void pass() const {
-    if constexpr (kWarpgroups > 1) ptx::barrier_arrive(kTurnBarrier + 1 - warpgroup, kThreads);
+    if constexpr (kWaits) ptx::barrier_arrive(kTurnBarrier + 1 - warpgroup, kThreads);
   }
 };
 

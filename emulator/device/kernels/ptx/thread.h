@@ -9,6 +9,8 @@ namespace hpcattn::ptx {
 inline int thread_index_here() { return static_cast<int>(threadIdx.x); }
 inline int cta_index_here() { return static_cast<int>(blockIdx.x); }
 
+inline bool elected_lane() { return threadIdx.x % 32 == 0; }
+
 inline std::uint32_t word_here(std::uint32_t word) { return word; }
 
 inline int warp_uniform(int value) {

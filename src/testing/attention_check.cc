@@ -17,7 +17,8 @@ Arithmetic gpu_arithmetic(DType q_dtype, DType kv_dtype) {
     // The largest p of a row is 2^6 at least (PrefillProducts::kLift).
     return {.tensor_cores = true,
             .p_roundoff = reference::unit_roundoff(kE4M3),
-            .p_smallest = std::ldexp(reference::smallest(kE4M3), -6)};
+            .p_smallest = std::ldexp(reference::smallest(kE4M3), -6),
+            .sum_unit = 0x1p-13};
   }
   const DType p = q_dtype == DType::kBFloat16 ? DType::kBFloat16 : DType::kFloat16;
   return {.tensor_cores = true,
@@ -41,12 +42,13 @@ std::string check_outputs(const Tensor& out, const Tensor& lse, const AttentionO
   for (std::size_t row = 0; row < want.lse.size(); ++row) {
     const auto visible = static_cast<double>(want.num_visible[row]);
     const double lse_size = std::isfinite(want.lse[row]) ? std::fabs(want.lse[row]) : 0.0;
-    const double score_error =
-        (2.0 * std::sqrt(dim) + 8.0 + gpu * (dim / 4.0 + 16.0)) * u * want.score_magnitude[row];
+    const double score_error = ((2.0 * std::sqrt(dim) + 8.0 + gpu * (dim / 4.0 + 16.0)) * u +
+                                arithmetic.sum_unit * (dim / 8.0 + 4.0)) *
+                               want.score_magnitude[row];
     const double sum_error = (2.0 * std::sqrt(visible) + 16.0) * u;
     const double p_error = 2.0 * score_error + sum_error +
                            gpu * (visible / 4.0 + 24.0 + 4.0 * lse_size) * u +
-                           arithmetic.p_roundoff;
+                           arithmetic.p_roundoff + arithmetic.sum_unit * (visible / 8.0 + 4.0);
     lse_bound[row] =
         score_error + sum_error + 2.0 * u * lse_size + gpu * (24.0 + 2.0 * lse_size) * u;
     for (std::size_t at = row * head_dim; at < (row + 1) * head_dim; ++at) {

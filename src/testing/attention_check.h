@@ -18,6 +18,9 @@ struct Arithmetic {
   /// P is rounded before it meets V: unit roundoff, and spacing of the numbers near 0.
   double p_roundoff = 0.0;
   double p_smallest = 0.0;
+  /// Of products of fp8, which Hopper's tensor cores add 32 at a time to so few bits: the last of
+  /// them, of the largest addend.
+  double sum_unit = 0.0;
 };
 
 /// Of the GPU's kernels: P in bfloat16 for a bfloat16 q, else in float16; in e4m3 where q, K and V
@@ -45,6 +48,12 @@ Arithmetic gpu_arithmetic(DType q_dtype, DType kv_dtype);
 ///        the largest p of a row (or split) is 1 before the division by the sum of the others. That
 ///        sum adds the numbers before they are rounded.
 ///   lse: 24 u + 2 u |lse|: log2.approx, and the change of base.
+///
+/// and where products are of fp8:
+///
+///   e_s: (D / 8 + 4) sum_unit * (sum of |terms|), e_p: (n / 8 + 4) sum_unit: of each 32 addends
+///   and
+///        the sum so far the tails are cut off, four times sum_unit of the sum of |terms| together.
 std::string check_outputs(const Tensor& out, const Tensor& lse, const AttentionOptions& options,
                           const reference::AttentionResult& want, const std::string& label,
                           const Arithmetic& arithmetic = {});

@@ -50,7 +50,8 @@ class Warpgroup {
   using Products = PrefillProducts<kSpec>;
   using Scores = typename Products::Scores;
   using Output = typename Products::Output;
-  using RunningSoftmax = Softmax<1, Products::kTokenTiles, Products::kLift>;
+  using RunningSoftmax = Softmax<1, Products::kTokenTiles, Products::kLift,
+                                 Products::kFp8 ? kFp8PolynomialEvery : kPolynomialEvery>;
   using Tiles = TileItems<kLayout>;
 
   /// Of this cta's tasks the one of this number, whose tiles are the ring's items from `item` on.

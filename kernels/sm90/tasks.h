@@ -16,11 +16,12 @@ inline plan::Task load_first_task(const AttentionParams& p) {
   return task;
 }
 
-/// Calls body(task, before_last) for each task of this cta, by all lanes of one warp; `task` is
-/// the first. Before the copies of a task's last tile comes before_last(), which claims the next:
-/// so that the claim is there when they are under way, and no earlier than that.
-template <typename Body>
-inline void for_each_task(const AttentionParams& p, plan::Task task, int lane, const Body& body) {
+/// Calls body(task, before_last) for each task of this cta, by all lanes of one warp; `task_at(i)`
+/// is the plan's i-th. Before the copies of a task's last tile comes before_last(), which claims
+/// the next: so that the claim is there when they are under way, and no earlier than that.
+template <typename TaskAt, typename Body>
+inline void for_each_task(const AttentionParams& p, int lane, const TaskAt& task_at,
+                          const Body& body) {
   int index = first_task(p);
   while (index != kNoTask) {
     Ticket ticket = 0;
@@ -29,11 +30,11 @@ inline void for_each_task(const AttentionParams& p, plan::Task task, int lane, c
       if (lane == 0) ticket = take_ticket(p);
       taken = true;
     };
+    const plan::Task task = task_at(index);
     body(task, take);
     if (!taken) take();  // the task has no tile
     index = lane == 0 ? next_task(p, ticket) : 0;
     index = __shfl_sync(0xffffffffU, index, 0);
-    if (index != kNoTask) task = load_task(p, index);
   }
 }
 

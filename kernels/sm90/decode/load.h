@@ -77,7 +77,11 @@ inline void load_tasks(const DecodeParams& params, const plan::Task& first,
   const AttentionParams& p = params.attention;
   int item = 0;
   int num_passes = 0;
-  for_each_task(p, first, lane, [&](const plan::Task& task, const auto& take) {
+  // Where the plan has one, the cta's first task is the one of its number.
+  const auto task_at = [&](int i) {
+    return i == static_cast<int>(blockIdx.x) ? first : load_task(p, i);
+  };
+  for_each_task(p, lane, task_at, [&](const plan::Task& task, const auto& take) {
     // Under way with the length that task_fits() looks at.
     const int first_page = page_of<kSpec>(p, task, TileRange<kTileKv>(task).begin, lane);
     if (!task_fits(p, task, lane == 0)) return;

@@ -85,7 +85,7 @@ inline void load_keys_and_values(const PrefillParams& params, const PrefillShare
     load_task_tiles<kSpec>(params, task, shared, item, lane, before_last);
     item += TileItems<prefill_layout(kSpec)>(task).items();
   };
-  for_each_task(p, load_first_task(p), lane, load);
+  for_each_task(p, lane, [&](int i) { return load_task(p, i); }, load);
   send_end<kSpec>(shared, number, lane);
 }
 

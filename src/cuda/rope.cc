@@ -114,6 +114,7 @@ RopeParams rope_params(const RopeNormStoreKvArgs& args, int num_sms, Fault* faul
   if (args.k_cache.defined()) {
     p.num_pages = args.k_cache.size(0);
     p.page_size = args.k_cache.size(1);
+    p.per_page = FastDivide(static_cast<std::uint32_t>(p.page_size));
   }
   for (std::size_t axis = 0; axis < args.mrope_section.size(); ++axis) {
     p.sections[axis] = static_cast<std::int32_t>(args.mrope_section[axis]);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/fused/views.h"
+#include "kernels/tile/fast_divide.h"
 
 namespace hpcattn {
 
@@ -45,6 +46,7 @@ struct RopeParams {
   std::int64_t max_pages = 0;
   std::int64_t num_pages = 0;
   std::int64_t page_size = 0;
+  FastDivide per_page;  // by page_size
 
   double eps = 0.0;
   double upper_max = 448.0;

@@ -11,6 +11,7 @@ namespace hpcattn {
 /// Where a token's request would be if all were of like lengths; there is one.
 constexpr std::int64_t likely_request(std::int64_t token, std::int64_t num_tokens,
                                       std::int64_t num_requests) {
+  if (num_requests == num_tokens) return token;
   const std::int64_t guess = quotient(token * num_requests, num_tokens);
   return guess < num_requests ? guess : num_requests - 1;
 }
@@ -54,7 +55,10 @@ struct TokenLook {
 /// Reads the page of a request's `place`-th KV token from its row of the page table.
 inline void look_into_pages(const RopeParams& p, std::int64_t request, std::int64_t place,
                             std::int64_t kv_len, TokenLook& look) {
-  const std::int64_t entry = place < 0 ? -1 : quotient(place, p.page_size);
+  const std::int64_t entry = place < 0 ? -1
+                             : place >> 31 == 0
+                                 ? p.per_page.divide(static_cast<std::int32_t>(place))
+                                 : quotient(place, p.page_size);
   if (entry < 0 || entry >= p.max_pages) {
     report(p.faults, FaultKind::kLength, static_cast<std::int64_t>(LengthKind::kKvLen), request,
            kv_len, p.max_pages * p.page_size);

@@ -17,6 +17,7 @@ enum PairsWork : unsigned {
   kCleared = 8,
   kTwoTargets = 16,  // the cache and the output
   kInOutput = 32,    // the target is the second
+  kGivenScale = 64,
 };
 
 struct PairsSegment {
@@ -103,6 +104,7 @@ inline void begin_segment(const RopePairsParams& p, const PairsStage<kSpec>& sta
   if (to_cache) segment.target = cache_target(p, stage, step, notes);
   if (!to_cache && !to_output) return;
   segment.work = kStored | (to_cache && to_output ? kTwoTargets : 0);
+  if (rope.scales[step.kind].data != nullptr) segment.work |= kGivenScale;
   if (!is_value) segment.work |= kTurned | (p.doubtful_shares[step.kind] > 0.0F ? kMayDoubt : 0);
 }
 
@@ -137,6 +139,10 @@ __device__ void rope_pairs(const RopePairsParams& p) {
     for (; i < end; ++i, step.head += kTeams, segment.target.to += segment.target.step_stride) {
       if (i + kAhead < steps) stage.copy(i + kAhead);  // where the rows before these were
       ptx::cp_async_commit();
+      float scale = 0.0F;
+      if ((segment.work & kGivenScale) != 0) {
+        scale = p.rope.scales[step.kind].at(min(stage.head(step), num_heads(p, step.kind) - 1));
+      }
       ptx::cp_async_wait<kAhead>();
       const PairsRow<kSpec> row{stage, i, step};
       if ((segment.work & kStored) == 0) {
@@ -152,7 +158,8 @@ __device__ void rope_pairs(const RopePairsParams& p) {
       }
       HPCATTN_NO_UNROLL
       do {
-        store_row(p, segment.target, row, lane.y, factor);
+        const bool own = (segment.work & kGivenScale) == 0;
+        store_row(p, segment.target, row, lane.y, factor, own, scale);
       } while (other_target(p, stage, step, segment));
     }
     new_token = false;

@@ -174,19 +174,12 @@ inline void store_scale(const RopePairsParams& p, std::int32_t token, std::int32
                             std::int64_t{head} * p.scale_strides[1]) = scale;
 }
 
-/// The scale of the lane's row of fp8.
-template <RopePairsSpec kSpec>
-inline float scale_of_row(const RopePairsParams& p, int kind, std::int32_t head,
-                          const LaneNumbers& y, float factor) {
-  if (kind != kQueryRow) return p.rope.scales[kind].at(min(head, num_heads(p, kind) - 1));
-  if (p.rope.scales[kQueryRow].data != nullptr) return p.rope.scales[kQueryRow].at(0);
-  return own_scale(p, over_row<kSpec.lanes>(largest_of(y), larger) * factor);
-}
-
-/// Stores a row: y times `factor`. All lanes of the warp come here.
+/// Stores a row: y times `factor`, where the target is fp8 over `scale`, or (`own`) over one that
+/// is computed. All lanes of the warp come here.
 template <RopePairsSpec kSpec>
 inline void store_row(const RopePairsParams& p, const PairsTarget& target,
-                      const PairsRow<kSpec>& row, const LaneNumbers& y, float factor) {
+                      const PairsRow<kSpec>& row, const LaneNumbers& y, float factor, bool own,
+                      float scale) {
   const PairsStep& step = row.step;
   const std::int32_t head = row.stage.head(step);
   const bool live = head < num_heads(p, step.kind);
@@ -195,7 +188,7 @@ inline void store_row(const RopePairsParams& p, const PairsTarget& target,
     if (live) store_pieces<2>(codes, row.stage.gap(), target.to);
     return;
   }
-  const float scale = scale_of_row<kSpec>(p, step.kind, head, y, factor);
+  if (own) scale = own_scale(p, over_row<kSpec.lanes>(largest_of(y), larger) * factor);
   const LaneWords codes = target.dtype == DType::kFloat8E4M3
                               ? encoded_over<DType::kFloat8E4M3>(y, factor, scale)
                               : encoded_over<DType::kFloat8E5M2>(y, factor, scale);

@@ -162,8 +162,8 @@ FAULTS = (
     Fault(
         "scores read before they are there",
         _PREFILL + "task.h",
-        "ptx::wgmma_wait<1>();",
-        "",
+        "ptx::wgmma_wait<1>();\n      turn_",
+        "turn_",
         kernels="prefill",
     ),
     Fault(

@@ -152,11 +152,13 @@ inline LaneWords encoded_over(const LaneNumbers& numbers, float factor, float sc
   if constexpr (!is_fp8(kTo)) {
     return encoded<kTo>(numbers, [=](float x) { return x * factor; });
   } else {
+    if (scale >= 0x1p-60F && scale <= 0x1p60F) {
+      const float multiplier = factor * reciprocal(scale);
+      return encoded<kTo>(numbers, [=](float x) { return x * multiplier; });
+    }
     const float shift = shift_of_scale(scale);
     const float multiplier = factor * reciprocal(scale * shift);
-    if (shift != 1.0F)
-      return encoded<kTo>(numbers, [=](float x) { return x * shift * multiplier; });
-    return encoded<kTo>(numbers, [=](float x) { return x * multiplier; });
+    return encoded<kTo>(numbers, [=](float x) { return x * shift * multiplier; });
   }
 }
 

@@ -31,6 +31,19 @@ def test_decodes_and_prefills_are_told_apart() -> None:
     )
 
 
+def test_buffers_that_go_on_past_the_requests_are_cut() -> None:
+    batch = Batch([1, 7], [9, 20]).common()
+    longer = batch.replace(
+        query_start_loc=torch.cat([batch.query_start_loc, torch.full((3,), -7).int()]),
+        seq_lens=torch.cat([batch.seq_lens, torch.full((3,), -7).int()]),
+        block_table_tensor=torch.cat([batch.block_table_tensor] * 3),
+    )
+    metadata = make_builder(make_impl()).build(0, longer)
+    assert metadata.query_start_loc.equal(batch.query_start_loc)
+    assert metadata.seq_lens.equal(batch.seq_lens)
+    assert metadata.block_table.equal(batch.block_table_tensor)
+
+
 @pytest.mark.parametrize("tokens", [1, 3, 5])
 def test_speculative_tokens_raise_the_threshold(tokens: int) -> None:
     builder = make_builder(make_impl(), **speculative(tokens))

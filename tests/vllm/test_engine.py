@@ -37,8 +37,8 @@ def test_tokens_equal_with_chunks_and_a_shared_prefix(engines: Engines) -> None:
 
 def test_tokens_equal_with_speculation_and_preemption(engines: Engines) -> None:
     """Drafts of three tokens; a pool in which the requests do not fit together."""
-    prompts = [f"Count: {n}, {n + 1}, {n + 2}, {n + 3}, {n + 4}," for n in range(0, 80, 10)]
-    mine, theirs = (engine.generate(prompts, 64) for engine in (engines.tight, engines.peer))
+    prompts = [f"Count: {n}, {n + 1}, {n + 2}, {n + 3}, {n + 4}," for n in range(0, 60, 10)]
+    mine, theirs = (engine.generate(prompts, 48) for engine in (engines.tight, engines.peer))
     assert mine["tokens"] == theirs["tokens"]
     assert mine["counted"]["num_preemptions"] > 0
     assert mine["counted"]["spec_decode_num_accepted_tokens"] > 0

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from hpcattn.integrations.vllm.metadata import HpcattnMetadata
 
 
-def cached_lens(common: Any, world_size: int, rank: int, interleave: int) -> torch.Tensor:
+def cached_lens(
+    metadata: HpcattnMetadata, world_size: int, rank: int, interleave: int
+) -> torch.Tensor:
     """`[num_requests]` int32: how many of the tokens cached before this step lie on this rank."""
     from vllm.v1.attention.backends.utils import get_dcp_local_seq_lens
 
-    cached = common.seq_lens - common.query_start_loc.diff()
+    cached = metadata.seq_lens - metadata.query_start_loc.diff()
     lens: torch.Tensor = get_dcp_local_seq_lens(cached, world_size, rank, interleave)
     return lens.int()
 

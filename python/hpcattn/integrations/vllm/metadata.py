@@ -135,15 +135,16 @@ class HpcattnMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[type-arg
             num_prefill_tokens=num_prefill_tokens,
             max_query_len=common.max_query_len,
             max_seq_len=common.max_seq_len,
-            query_start_loc=common.query_start_loc,
-            seq_lens=common.seq_lens,
-            block_table=common.block_table_tensor,
+            # An engine's buffers may go on past the step's requests.
+            query_start_loc=common.query_start_loc[: common.num_reqs + 1],
+            seq_lens=common.seq_lens[: common.num_reqs],
+            block_table=common.block_table_tensor[: common.num_reqs],
             slot_mapping=common.slot_mapping,
             causal=bool(common.causal),
             fixed_split=self.fixed_split,
         )
         if self._ranks > 1:
-            metadata.cached_lens = self._on_this_rank(common)
+            metadata.cached_lens = self._on_this_rank(metadata)
         elif not fast_build:
             for group in self._groups(metadata.causal):
                 metadata.plans[group] = self._plan(group, metadata)
@@ -189,10 +190,10 @@ class HpcattnMetadataBuilder(AttentionMetadataBuilder):  # type: ignore[type-arg
         layers = self.vllm_config.compilation_config.static_forward_context
         return [layers[name].impl for name in self.layer_names]
 
-    def _on_this_rank(self, common: Any) -> torch.Tensor:
+    def _on_this_rank(self, metadata: HpcattnMetadata) -> torch.Tensor:
         """Cached tokens of each request on this rank, at an address that stays."""
         lens = context_parallel.cached_lens(
-            common,
+            metadata,
             self._ranks,
             self._impls()[0].dcp_rank,
             self.vllm_config.parallel_config.cp_kv_cache_interleave_size,

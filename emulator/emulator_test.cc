@@ -288,8 +288,8 @@ TEST(Emulator, StoredMatricesAreWhereTheirRowsAre) {
 }
 
 TEST(Emulator, AWarpgroupMultipliesFp8InLinesOf64And128Bytes) {
-  // a and b [64][64] of e4m3: s = a b^T with both in lines of 64 bytes, and then o = a b^T with a in
-  // registers and b in lines of 128 bytes.
+  // a and b [64][64] of e4m3: s = a b^T with both in lines of 64 bytes, and then o = a b^T with a
+  // in registers and b in lines of 128 bytes.
   const std::string body =
       "  const auto base = ptx::shared_address(shared);\n"
       "  auto* const bytes = reinterpret_cast<unsigned char*>(shared);\n"

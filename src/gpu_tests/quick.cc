@@ -108,9 +108,8 @@ TEST(GpuQuick, AttentionOfFp8) {
   CaseList list;
   const AttentionCase base = base_case(kE4M3);
   list.add("fp8, causal", base, [](AttentionCase&) {});
-  list.add("fp8, window, sinks, holes", base, [](AttentionCase& c) {
-    c.window = 40, c.sinks = DType::kFloat32, c.hole_share = 0.4;
-  });
+  list.add("fp8, window, sinks, holes", base,
+           [](AttentionCase& c) { c.window = 40, c.sinks = DType::kFloat32, c.hole_share = 0.4; });
   list.add("fp8, large scores, negative scale", base,
            [](AttentionCase& c) { c.deviation = 4.0, c.scale = -0.1; });
   list.add("fp8, softcap and ALiBi", base, [](AttentionCase& c) {

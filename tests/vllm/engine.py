@@ -60,7 +60,7 @@ class Engine:
             self._ready = True
 
     def generate(self, prompts: list[str], max_tokens: int, **options: Any) -> dict[str, Any]:
-        """Greedy tokens of each prompt (`tokens`), `seconds`, and what the engine has counted."""
+        """Greedy tokens of each prompt (`tokens`), `seconds`, `cpu_seconds`, and the counts."""
         self.wait()
         assert self._process.stdin is not None
         request = {"prompts": prompts, "max_tokens": max_tokens, **options}
@@ -130,12 +130,13 @@ def _serve() -> None:
         parameters = SamplingParams(
             temperature=0.0, max_tokens=request["max_tokens"], ignore_eos=True
         )
-        begin = time.perf_counter()
+        begin, begin_cpu = time.perf_counter(), time.process_time()
         outputs = llm.generate(request["prompts"], parameters, use_tqdm=False)
-        seconds = time.perf_counter() - begin
+        seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - begin_cpu
         answer = {
             "tokens": [list(output.outputs[0].token_ids) for output in outputs],
             "seconds": seconds,
+            "cpu_seconds": cpu_seconds,
             "counted": _counted(llm),
         }
         answers.write(json.dumps(answer) + "\n")

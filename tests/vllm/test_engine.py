@@ -50,24 +50,25 @@ def test_tokens_a_second(
 ) -> None:
     """Both engines run, in turn, so a busy hour of the machine falls on both.
 
-    The figures are always printed. That ours is no slower is asserted where HPCATTN_TIMING=1 says
-    that nothing else runs here.
+    The time on the processor is compared, which what else runs here changes least, with a margin
+    for the rest; HPCATTN_TIMING=1 says that nothing else runs, and then there is none.
     """
     prompts = [f"{number}. {_STORY}" for number in range(requests)]
-    tokens, rounds = (32, 3) if requests == 1 else (16, 3)
-    ours, peer = engines.ours, engines.peer
-    for engine in (ours, peer):
-        engine.generate(prompts, tokens)
-    pairs = [
-        (ours.generate(prompts, tokens)["seconds"], peer.generate(prompts, tokens)["seconds"])
-        for _ in range(rounds)
+    tokens = 32 if requests == 1 else 16
+    pairs = []
+    for _ in range(4):
+        mine, theirs = (engine.generate(prompts, tokens) for engine in (engines.ours, engines.peer))
+        pairs.append((mine, theirs))
+    pairs = pairs[1:]  # the first warms up
+    best = [
+        [requests * tokens / min(pair[index][clock] for pair in pairs) for index in (0, 1)]
+        for clock in ("seconds", "cpu_seconds")
     ]
-    mine, theirs = (requests * tokens / min(times) for times in zip(*pairs, strict=True))
-    ratio = statistics.median(other / own for own, other in pairs)
+    ratio = statistics.median(peer["cpu_seconds"] / own["cpu_seconds"] for own, peer in pairs)
     with capsys.disabled():
         print(
-            f"\n==> vLLM on the CPU, {requests} request(s): hpcattn {mine:.1f} tokens/s, CPU_ATTN"
-            f" {theirs:.1f}, ratio of pairs {ratio:.2f}"
+            f"\n==> vLLM on the CPU, {requests} request(s), tokens a second: hpcattn"
+            f" {best[0][0]:.1f}, CPU_ATTN {best[0][1]:.1f}; a second of the processor:"
+            f" {best[1][0]:.1f}, {best[1][1]:.1f}; ratio of pairs {ratio:.2f}"
         )
-    if os.environ.get("HPCATTN_TIMING") == "1":
-        assert ratio >= 1.0
+    assert ratio >= (1.0 if os.environ.get("HPCATTN_TIMING") == "1" else 0.85)

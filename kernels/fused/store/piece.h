@@ -15,8 +15,19 @@ constexpr std::int64_t num_store_pieces(const StoreParams& p) {
   return p.num_tokens * 2 * p.num_heads * p.pieces;
 }
 
-/// x / scale, rounded to float32 as one division rounds and then to kTo. A product with 1 / scale
-/// alone would be off where the quotient is a tie of the narrow format.
+/// `quotient`, within an ulp of x / by (by over 0), to the odd one of the two float32 numbers
+/// around x / by, if it is neither: rounded once more, to fewer bits, it is then what x / by rounds
+/// to. Scales like 0.1 have many quotients within half an ulp of a tie of fp8.
+inline float quotient_to_odd(float quotient, float x, float by) {
+  const float rest = fmaf(-quotient, by, x);  // exact
+  auto bits = std::bit_cast<std::uint32_t>(quotient);
+  if (fabsf(rest) > 0.0F && fabsf(quotient) > 0.0F && (bits & 1U) == 0) {
+    bits += (rest > 0.0F) == (quotient > 0.0F) ? 1U : 0xffffffffU;
+  }
+  return std::bit_cast<float>(bits);
+}
+
+/// x / scale, rounded once.
 template <DType kTo>
 inline LaneCodesOf<kTo> divided_codes(const float (&x)[kLaneElements], float scale) {
   const float shift = shift_of_scale(scale);
@@ -28,7 +39,8 @@ inline LaneCodesOf<kTo> divided_codes(const float (&x)[kLaneElements], float sca
     const float shifted = x[i] * shift;
     const float near = shifted * inverse;
     const float corrected = fmaf(fmaf(-near, divisor, shifted), inverse, near);
-    quotients[i] = corrected == corrected ? corrected : near;  // an infinity has no remainder
+    // An infinity has no remainder.
+    quotients[i] = corrected == corrected ? quotient_to_odd(corrected, shifted, divisor) : near;
   }
   return encode<kTo>(quotients);
 }

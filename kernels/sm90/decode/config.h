@@ -94,10 +94,14 @@ constexpr DecodeLayout decode_layout(const DecodeSpec& spec) {
 }
 
 /// The copy engine takes these heads in whole lines, these pages in boxes, and the ring holds K and
-/// V of a tile while the next is under way. What `checked` variants look at is the generic
-/// kernel's.
+/// V of a tile while the next is under way. 32 rows of 256 dims leave too few registers for the
+/// addresses of small fp8 pages. What `checked` variants look at is the generic kernel's.
 constexpr bool decode_takes(const DecodeSpec& spec) {
   const int box = spec.box_tokens;
+  if (spec.rows > 16 && spec.attention.head_dim > 192 && is_fp8(spec.attention.kv_dtype) &&
+      box < 32) {
+    return false;
+  }
   const auto row_bytes =
       spec.attention.head_dim * static_cast<int>(size_bytes(spec.attention.kv_dtype));
   return (box == 16 || box == 32 || box == 64 || box == 128) && spec.attention.head_dim >= 64 &&

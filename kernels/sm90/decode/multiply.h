@@ -49,8 +49,9 @@ class DecodeProducts {
   static constexpr int kWarpTokens = kLayout.tile_kv / kAttentionWarps;
   static constexpr int kTokenTiles = kWarpTokens / 16;  // of S^T
   static constexpr int kDimTiles = kWarpDims / 16;      // of O^T
-  /// Token tiles of K in registers at one time; one where there are few left.
+  /// Token tiles of K and dim tiles of V in registers at one time; one where there are few left.
   static constexpr int kTokensAtOnce = kRowTiles < 4 ? kTokenTiles : 1;
+  static constexpr int kDimsAtOnce = kRowTiles < 4 || kHeadDim < 256 ? kDimTiles : 1;
   using Scores = float[kRowTiles][kTokenTiles][4];
   using Output = float[kRowTiles][kDimTiles][4];
 
@@ -143,16 +144,19 @@ class DecodeProducts {
     const std::uint32_t p = p_ + (tile & 1) * kPBytes;
     HPCATTN_UNROLL
     for (int block = 0; block < kLayout.tile_kv / 32; ++block) {
-      Operands a[kDimTiles];
       HPCATTN_UNROLL
-      for (int n = 0; n < kDimTiles; ++n) {
-        load_values(a[n], slot + values_[n] + Place::of_token(block * 32));
-      }
-      Right b;
-      HPCATTN_UNROLL
-      for (int step = 0; step < 2; ++step) {
-        load_right(b, p, kPStride, block, step);
-        multiply(output, 0, a, b, step);
+      for (int first = 0; first < kDimTiles; first += kDimsAtOnce) {
+        Operands a[kDimsAtOnce];
+        HPCATTN_UNROLL
+        for (int n = 0; n < kDimsAtOnce; ++n) {
+          load_values(a[n], slot + values_[first + n] + Place::of_token(block * 32));
+        }
+        Right b;
+        HPCATTN_UNROLL
+        for (int step = 0; step < 2; ++step) {
+          load_right(b, p, kPStride, block, step);
+          multiply(output, first, a, b, step);
+        }
       }
     }
   }

@@ -96,16 +96,29 @@ inline void run_pass(const DecodeParams& params, const Pass& pass,
   const AttentionParams& p = params.attention;
   const plan::Task& task = pass.task;
   const auto slots = shared.slots();
+  // What follows from the thread's number is kept, or where the accumulators leave no registers for
+  // it computed anew in each part of a tile.
+  constexpr bool kAnew = kRowTiles * kAttention.head_dim > 512;
   const auto thread = static_cast<int>(threadIdx.x);
-  const int warp = ptx::warp_uniform(thread / 32);
-  const int lane = thread % 32;
+  const auto thread_here = [&] { return kAnew ? ptx::thread_index_here() : thread; };
+  const auto warp_here = [&] { return thread_here() / 32; };
+  const auto lane_here = [&] { return thread_here() % 32; };
 
   prepare_rows<kSpec, kRowTiles>(p, task, shared.q(), shared.infos(), thread);
   sync_computing();
-  const PassRows<kAttention, kRowTiles> rows(shared.infos(), task.row_end - task.row_begin, lane);
-  using Layout = DecodeShared<kSpec>;
-  const Products products(shared.address(Layout::kLayout.q_offset),
-                          shared.address(Layout::kLayout.p_offset), warp, lane);
+  using Rows = PassRows<kAttention, kRowTiles>;
+  const auto make_rows = [&] {
+    return Rows(shared.infos(), task.row_end - task.row_begin, lane_here());
+  };
+  const auto make_products = [&] {
+    using Layout = DecodeShared<kSpec>;
+    return Products(shared.address(Layout::kLayout.q_offset),
+                    shared.address(Layout::kLayout.p_offset), warp_here(), lane_here());
+  };
+  const Rows rows_kept = make_rows();
+  const Products products_kept = make_products();
+  const auto rows_here = [&] { return kAnew ? make_rows() : rows_kept; };
+  const auto products_here = [&] { return kAnew ? make_products() : products_kept; };
   PassSoftmax<kSpec, kRowTiles> softmax;
   typename Products::Output output;
   Products::clear(output);
@@ -116,24 +129,26 @@ inline void run_pass(const DecodeParams& params, const Pass& pass,
   const auto multiply_keys = [&] {
     slots.wait_full(item);
     boxes = shared.boxes(item);
-    products.keys_query(scores, shared.slot_address(item));
+    products_here().keys_query(scores, shared.slot_address(item));
     slots.release(item++);
   };
   const TileRange<kTileKv> tiles(task);
   if (tiles.begin < tiles.end) multiply_keys();
   for (int tile = tiles.begin; tile < tiles.end; ++tile) {
-    const int token = tile * kTileKv + warp * kWarpTokens;  // this warp's first
+    const auto token_here = [&] { return tile * kTileKv + warp_here() * kWarpTokens; };
     if constexpr (kAttention.softcap || kAttention.alibi) {
-      transform_pass<kAttention, Products>(scores, rows, token, p.softcap);
+      transform_pass<kAttention, Products>(scores, rows_here(), token_here(), p.softcap);
     }
     unsigned live_tokens = kAllTokens;
+    const Rows rows = rows_here();
     if (boxes != kAllBoxes || tile * kTileKv < rows.plain_begin ||
         (tile + 1) * kTileKv > rows.plain_end) {
-      const int mine = token + lane % kWarpTokens;
-      const int box = (warp * kWarpTokens + lane % kWarpTokens) / kSpec.box_tokens;
-      const bool live = mine >= task.kv_begin && mine < task.kv_end && (boxes >> box & 1U) != 0;
+      const int mine = warp_here() * kWarpTokens + lane_here() % kWarpTokens;
+      const int token = tile * kTileKv + mine;
+      const unsigned box = boxes >> (mine / kSpec.box_tokens) & 1U;
+      const bool live = token >= task.kv_begin && token < task.kv_end && box != 0;
       live_tokens = __ballot_sync(0xffffffffU, live) & kAllTokens;
-      mask_pass<Products>(scores, rows, token, live_tokens);
+      mask_pass<Products>(scores, rows, token_here(), live_tokens);
     }
     // Most often the shifts still do, and the warps need not agree on them before P.
     const bool starts = tile == tiles.begin;
@@ -141,7 +156,7 @@ inline void run_pass(const DecodeParams& params, const Pass& pass,
     PassSoftmax<kSpec, kRowTiles> after = softmax;
     const auto store_probabilities = [&] {
       after = softmax;
-      products.store_probabilities(scores, tile, [&](int r, int e, float score) {
+      products_here().store_probabilities(scores, tile, [&](int r, int e, float score) {
         return after.probability(rows, r, e, score);
       });
     };
@@ -152,12 +167,12 @@ inline void run_pass(const DecodeParams& params, const Pass& pass,
     if (live_tokens != kAllTokens) {
       const int values = tile + 1 < tiles.end ? item + 1 : item;
       slots.wait_full(values);
-      clear_dead_values<kSpec, kWarpTokens>(shared.slot_address(values), warp * kWarpTokens, lane,
-                                            live_tokens);
+      clear_dead_values<kSpec, kWarpTokens>(shared.slot_address(values), warp_here() * kWarpTokens,
+                                            lane_here(), live_tokens);
     }
     if (starts || ptx::barrier_any(kComputeBarrier, kAttentionThreads, exceeded)) {
       float rescale[kRowTiles][2];
-      softmax.template move<kSpec.rows>(scores, rescale, rows, shared.of_warp(0), warp,
+      softmax.template move<kSpec.rows>(scores, rescale, rows, shared.of_warp(0), warp_here(),
                                         [] { sync_computing(); });
       Products::rescale(output, rescale);
       store_probabilities();
@@ -167,11 +182,11 @@ inline void run_pass(const DecodeParams& params, const Pass& pass,
     // The next tile's scores are under way while P is multiplied.
     if (tile + 1 < tiles.end) multiply_keys();
     slots.wait_full(item);
-    products.values_probabilities(output, tile, shared.slot_address(item));
+    products_here().values_probabilities(output, tile, shared.slot_address(item));
     slots.release(item++);
   }
   store_pass<kSpec, kRowTiles>(TaskOutput(p, task, kAttention.head_dim), output, softmax, shared,
-                               thread);
+                               thread_here());
 }
 
 }  // namespace hpcattn

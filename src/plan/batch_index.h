@@ -99,7 +99,9 @@ class BatchIndex {
 
   constexpr bool is_cached() const { return tile_begin_ == memory_.tile_begin; }
   constexpr std::int32_t num_requests() const { return lengths_.num_requests; }
-  constexpr std::int64_t num_tokens() const { return lengths_.q_end(lengths_.num_requests); }
+  constexpr std::int64_t num_tokens() const {
+    return num_requests() > 0 ? lengths_.q_end(num_requests()) : 0;
+  }
   constexpr Request request(std::int32_t i) const { return lengths_.request(i, shape_.max_tokens); }
   /// Row tiles of one KV head before each request, [num_requests + 1].
   constexpr std::int32_t* tile_begin() const { return tile_begin_; }

@@ -61,7 +61,8 @@ def test_the_plan_covers_every_row_and_token_once(batch):
     plan = _introspect.plan_preview(
         steps.cu_seqlens_q(), list(steps.kv_lens), num_sms=132, causal=False, **GROUP
     )
-    assert plan.num_workers == 264
+    # The prefill kernel has a multiprocessor to itself.
+    assert plan.num_workers == (132 if batch == "1x8K:8K" else 264)
     pairs = sum((t.rows[1] - t.rows[0]) * (t.kv[1] - t.kv[0]) for t in plan.tasks)
     assert pairs == sum(8 * 8 * n * m for n, m in zip(steps.rows, steps.kv_lens, strict=True))
 

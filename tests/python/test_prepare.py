@@ -199,4 +199,4 @@ def test_what_ships() -> None:
                     changes["page_size"] = page_size
                     assert names(**changes, norm_policy="norm_then_rope") <= shipped
     assert names(head_dim=256, softcap=True) <= shipped
-    assert len(shipped) < 110
+    assert len(shipped) < 130  # 6 MB of a wheel that is to stay under 20

@@ -15,6 +15,12 @@ inline int4 load_anew(const std::int32_t* from) {
   return words;
 }
 
+/// The line of global memory that `from` lies in is on its way to the L2 cache (PTX ISA 9.7.9,
+/// prefetch).
+inline void fetch_into_l2(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];\n" ::"l"(from));
+}
+
 /// 16 bytes of zeros to shared memory.
 inline void clear_shared_16(std::uint32_t shared) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};\n" ::"r"(shared), "r"(0) : "memory");

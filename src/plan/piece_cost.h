@@ -21,7 +21,7 @@ struct WorkSum {
 
 /// Each worker gets at most so many pieces of tiles that are alike; wide ones leave large partials.
 constexpr int most_rounds(bool wide) { return wide ? 3 : 6; }
-/// And about as many of others.
+/// And about as many of others, or fewer.
 inline constexpr int kPiecesPerWorker = 2;
 
 /// Pieces of each of `tiles` that cost the same, so that as many rounds of workers as they take end
@@ -72,13 +72,15 @@ constexpr CutRule cut_rule(const PlanShape& shape, std::int64_t tiles, std::int3
     return {ceil_div(work.dearest, pieces)};
   }
   // Few tiles: a piece a worker, which is an eighth longer than the mean since tiles are cut whole
-  // times. Many: those that are not cut fill what is left.
+  // times. Many: those that are not cut fill what is left; wide ones, whose joins are dear, are cut
+  // where they alone are longer than the mean, by an eighth.
   const bool few = 2 * tiles * shape.num_kv_heads < num_workers;
   const std::int64_t share = cost / num_workers;
+  const bool wide = work.wide != 0;
   // A wide tile's start and end are dear, so that its pieces must not be short.
-  const std::int64_t least = work.wide != 0 ? 3 * shape.costs.wide_overhead : 0;
-  const std::int64_t piece =
-      std::max(least, few ? share + share / 8 : share / kPiecesPerWorker) + 1;
+  const std::int64_t least = wide ? 3 * shape.costs.wide_overhead : 0;
+  const std::int64_t most = few ? share + share / 8 : wide ? share - share / 4 : share / kPiecesPerWorker;
+  const std::int64_t piece = std::max(least, most) + 1;
   return {static_cast<std::uint32_t>(std::min<std::int64_t>(piece, kUncut))};
 }
 

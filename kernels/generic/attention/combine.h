@@ -4,6 +4,7 @@
 // share the reading. And the rows of padding.
 #pragma once
 
+#include "kernels/generic/attention/load_task.h"
 #include "kernels/generic/attention/output.h"
 #include "kernels/generic/attention/params.h"
 #include "kernels/tile/unroll.h"
@@ -52,83 +53,123 @@ struct JoinedRow {
   }
 };
 
-/// What was joined of row `row`, to the place of its first partial, or to out.
-template <int kHeadDim>
-inline void store_joined(const AttentionParams& p, const plan::Combine& c, int row, int lane,
-                         const JoinedRow<kHeadDim>& joined) {
-  constexpr int kQuads = JoinedRow<kHeadDim>::kQuads;
-  const auto for_each_quad = [&](const auto& visit) {
-    HPCATTN_UNROLL
-    for (int quad = 0; quad < kQuads; ++quad) {
-      const int dim = JoinedRow<kHeadDim>::dim_of(quad, lane);
-      if (dim < kHeadDim) visit(dim, joined.sums[quad]);
-    }
-  };
-  if (c.next >= 0) {
-    const RowResult result = finish_row(joined.top, joined.total, negative_infinity());
-    const std::int64_t partial = std::int64_t{c.partial} + row;
-    __syncwarp();  // all lanes have read
-    if (lane == 0) p.partial_lse[partial] = result.lse;
-    for_each_quad([&](int dim, const float4& sum) {
-      *reinterpret_cast<float4*>(p.partial_out + partial * kHeadDim + dim) =
-          make_float4(sum.x * result.factor, sum.y * result.factor, sum.z * result.factor,
-                      sum.w * result.factor);
-    });
-    return;
-  }
-  const RowPlace place(c.first_token, c.kv_head, p.group, c.row_begin + row);
-  const RowResult result = finish_row(joined.top, joined.total, load_sink(p.output, place.head));
-  if (lane == 0) store_lse(p.output, place.token, place.head, result.lse);
-  const float factor = result.factor * value_factor(p.output, c.kv_head);
-  const std::int64_t out_row = place.out_row(p.output);
-  with_out_dtype(p.output, [&](auto dtype) {
-    for_each_quad([&](int dim, const float4& sum) {
-      store_pair<decltype(dtype)::value>(p.output, out_row, dim, sum.x * factor, sum.y * factor);
-      store_pair<decltype(dtype)::value>(p.output, out_row, dim + 2, sum.z * factor,
-                                         sum.w * factor);
-    });
-  });
-}
+/// Rows of a combine that one warp joins at once, a lane with parts of each: `first` and every
+/// kStep-th after it. kQuadsAtOnce: of a lane, on their way at once.
+template <int kHeadDim, int kRows, int kStep, int kQuadsAtOnce>
+struct JoinedRows {
+  const AttentionParams& p;
+  const plan::Combine& c;
+  int first;
+  int lane;
 
-/// One warp, two rows (the second perhaps none): what is read of several partials of both is under
-/// way at once.
-template <int kHeadDim>
-inline void combine_rows(const AttentionParams& p, const plan::Combine& c, const int (&rows)[2],
-                         int lane) {
-  constexpr int kQuads = JoinedRow<kHeadDim>::kQuads;
-  constexpr int kAtOnce = 8 / kQuads;
-  const int num_rows = c.row_end - c.row_begin;
-  JoinedRow<kHeadDim> joined[2];
-  HPCATTN_NO_UNROLL
-  for (int first = 0; first < c.num_splits; first += kAtOnce) {
-    float lse[2][kAtOnce];
-    float4 parts[2][kAtOnce][kQuads];
+  int num_rows() const { return c.row_end - c.row_begin; }
+  int row(int r) const { return first + r * kStep; }
+  bool live(int r) const { return row(r) < num_rows(); }
+  RowPlace place(int r) const { return {c.first_token, c.kv_head, p.group, c.row_begin + row(r)}; }
+
+  /// Calls body(dim, sum) for the lane's dims of a row.
+  template <typename Body>
+  void for_each_quad(const JoinedRow<kHeadDim>& joined, const Body& body) const {
     HPCATTN_UNROLL
-    for (int r = 0; r < 2; ++r) {
+    for (int quad = 0; quad < JoinedRow<kHeadDim>::kQuads; ++quad) {
+      const int dim = JoinedRow<kHeadDim>::dim_of(quad, lane);
+      if (dim < kHeadDim) body(dim, joined.sums[quad]);
+    }
+  }
+
+  /// Reads all partials; of several, what is read is under way at once.
+  void read(JoinedRow<kHeadDim> (&joined)[kRows]) const {
+    constexpr int kQuads = JoinedRow<kHeadDim>::kQuads;
+    constexpr int kAtOnce = std::max(kQuadsAtOnce / (kRows * kQuads), 1);
+    const std::int64_t at = std::int64_t{c.partial} + first;
+    const float* lse_from = p.partial_lse + at;
+    const float* part_from = p.partial_out + at * kHeadDim + JoinedRow<kHeadDim>::dim_of(0, lane);
+    HPCATTN_NO_UNROLL
+    for (int split = 0; split < c.num_splits; split += kAtOnce) {
+      float lse[kRows][kAtOnce];
+      float4 parts[kRows][kAtOnce][kQuads];
       HPCATTN_UNROLL
       for (int i = 0; i < kAtOnce; ++i) {
-        const bool there = first + i < c.num_splits && rows[r] < num_rows;
-        const std::int64_t at = c.partial + std::int64_t{first + i} * c.stride + rows[r];
-        lse[r][i] = there ? __ldcg(p.partial_lse + at) : negative_infinity();
         HPCATTN_UNROLL
-        for (int quad = 0; quad < kQuads; ++quad) {
-          const int dim = JoinedRow<kHeadDim>::dim_of(quad, lane);
-          parts[r][i][quad] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
-          if (there && dim < kHeadDim) {
-            parts[r][i][quad] =
-                __ldcg(reinterpret_cast<const float4*>(p.partial_out + at * kHeadDim + dim));
+        for (int r = 0; r < kRows; ++r) {
+          const bool there = split + i < c.num_splits && live(r);
+          lse[r][i] = there ? __ldcg(lse_from + r * kStep) : negative_infinity();
+          HPCATTN_UNROLL
+          for (int quad = 0; quad < kQuads; ++quad) {
+            parts[r][i][quad] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+            if (there && JoinedRow<kHeadDim>::dim_of(quad, lane) < kHeadDim) {
+              parts[r][i][quad] = __ldcg(
+                  reinterpret_cast<const float4*>(part_from + r * kStep * kHeadDim + 128 * quad));
+            }
           }
         }
+        lse_from += c.stride;
+        part_from += std::int64_t{c.stride} * kHeadDim;
       }
+      HPCATTN_UNROLL
+      for (int r = 0; r < kRows; ++r) joined[r].add(lse[r], parts[r]);
     }
+  }
+
+  /// To the place of the first partial, where others are joined with it.
+  void store_partial(const JoinedRow<kHeadDim> (&joined)[kRows]) const {
+    __syncwarp();  // all lanes have read
     HPCATTN_UNROLL
-    for (int r = 0; r < 2; ++r) joined[r].add(lse[r], parts[r]);
+    for (int r = 0; r < kRows; ++r) {
+      if (!live(r)) continue;
+      const RowResult result = finish_row(joined[r].top, joined[r].total, negative_infinity());
+      const std::int64_t partial = std::int64_t{c.partial} + row(r);
+      if (lane == 0) p.partial_lse[partial] = result.lse;
+      for_each_quad(joined[r], [&](int dim, const float4& sum) {
+        *reinterpret_cast<float4*>(p.partial_out + partial * kHeadDim + dim) =
+            make_float4(sum.x * result.factor, sum.y * result.factor, sum.z * result.factor,
+                        sum.w * result.factor);
+      });
+    }
   }
-  HPCATTN_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    if (rows[r] < num_rows) store_joined(p, c, rows[r], lane, joined[r]);
+
+  /// To out. `values`: value_factor() of the KV head.
+  void store(const JoinedRow<kHeadDim> (&joined)[kRows], const float (&sinks)[kRows],
+             float values) const {
+    RowResult results[kRows];
+    HPCATTN_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      results[r] = finish_row(joined[r].top, joined[r].total, sinks[r]);
+      if (lane > 0 || !live(r)) continue;
+      const RowPlace at = place(r);
+      store_lse(p.output, at.token, at.head, results[r].lse);
+    }
+    // One branch for all rows: the work of one hides the latency of another.
+    with_out_dtype(p.output, [&](auto dtype) {
+      constexpr DType kOut = decltype(dtype)::value;
+      HPCATTN_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        if (!live(r)) continue;
+        const float factor = results[r].factor * values;
+        const std::int64_t out_row = place(r).out_row(p.output);
+        for_each_quad(joined[r], [&](int dim, const float4& sum) {
+          store_pair<kOut>(p.output, out_row, dim, sum.x * factor, sum.y * factor);
+          store_pair<kOut>(p.output, out_row, dim + 2, sum.z * factor, sum.w * factor);
+        });
+      }
+    });
   }
-}
+
+  void join(float values) const {
+    float sinks[kRows];
+    HPCATTN_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      sinks[r] = live(r) ? load_sink(p.output, place(r).head) : negative_infinity();
+    }
+    JoinedRow<kHeadDim> joined[kRows];
+    read(joined);
+    if (c.next >= 0) {
+      store_partial(joined);
+    } else {
+      store(joined, sinks, values);
+    }
+  }
+};
 
 /// One thread: whether this partial is the last of its combine. The arrivals are counted in the
 /// plan; beside the count is the sum of the calls' numbers, which tells when two calls use a plan
@@ -149,25 +190,32 @@ inline bool arrive(const AttentionParams& p, const plan::Combine* combine, int n
 }
 
 /// After a task's partial result was stored, by all kThreads threads that compute; `flag` is a word
-/// of shared memory, `sync` their barrier.
-template <int kHeadDim, int kThreads, typename Sync>
+/// of shared memory, `sync` their barrier. Each warp joins kRows rows at once, kQuadsAtOnce: see
+/// JoinedRows.
+template <int kHeadDim, int kThreads, int kRows, int kQuadsAtOnce, typename Sync>
 inline void join_partials(const AttentionParams& p, const plan::Task& task, int* flag, int thread,
                           const Sync& sync) {
   int index = task.combine;
   while (index >= 0) {
     const auto* const combine =
         reinterpret_cast<const plan::Combine*>(p.plan + p.layout.combine(index));
-    const plan::Combine c = *combine;  // under way with what comes
-    __threadfence();                   // what this thread has stored comes before the arrival
+    const auto c =
+        load_record<plan::Combine>(p.plan + p.layout.combine(index));  // under way with what comes
+    const float values = value_factor(p.output, c.kv_head);
     sync();
-    if (thread == 0) *flag = arrive(p, combine, c.num_splits) ? 1 : 0;
+    if (thread == 0) {
+      // For all threads: what came before their barrier comes before the arrival, and what others
+      // have stored before theirs is seen after the next.
+      __threadfence();
+      *flag = arrive(p, combine, c.num_splits) ? 1 : 0;
+      __threadfence();
+    }
     sync();
     if (*flag == 0) return;
-    __threadfence();  // what others have stored came before theirs
     constexpr int kWarps = kThreads / 32;
     HPCATTN_NO_UNROLL
-    for (int row = thread / 32; row < c.row_end - c.row_begin; row += 2 * kWarps) {
-      combine_rows<kHeadDim>(p, c, {row, row + kWarps}, thread % 32);
+    for (int row = thread / 32; row < c.row_end - c.row_begin; row += kRows * kWarps) {
+      JoinedRows<kHeadDim, kRows, kWarps, kQuadsAtOnce>{p, c, row, thread % 32}.join(values);
     }
     index = c.next;
   }

@@ -195,7 +195,7 @@ inline void attention(const AttentionParams& p) {
     }
     // Once for both shapes: it is long, and the compiler takes its time for it.
     if (fits) {
-      join_partials<kSpec.head_dim, kAttentionThreads>(
+      join_partials<kSpec.head_dim, kAttentionThreads, 2, 16>(
           p, load_task(p, i), &memory.state->last_arrived, ptx::thread_index_here(),
           [] { __syncthreads(); });
     }

@@ -10,18 +10,24 @@
 
 namespace hpcattn {
 
+/// A record of a plan, all of it under way at once; `words` is a multiple of 16 bytes.
+template <typename Record>
+inline Record load_record(const std::int32_t* words) {
+  static_assert(sizeof(Record) % sizeof(int4) == 0);
+  constexpr int kParts = sizeof(Record) / sizeof(int4);
+  union {
+    int4 parts[kParts];
+    Record record;
+  } u{};
+  HPCATTN_UNROLL
+  for (int i = 0; i < kParts; ++i) u.parts[i] = ptx::load_anew(words + 4 * i);
+  return u.record;
+}
+
 /// Read anew at each call: between the two ends of a task its fields would take registers that the
 /// mainloop has no room for.
 inline plan::Task load_task(const AttentionParams& p, int index) {
-  const std::int32_t* const words = p.plan + p.layout.task(index);
-  static_assert(sizeof(plan::Task) == 4 * sizeof(int4));
-  union {
-    int4 parts[4];
-    plan::Task task;
-  } u{};
-  HPCATTN_UNROLL
-  for (int i = 0; i < 4; ++i) u.parts[i] = ptx::load_anew(words + 4 * i);
-  return u.task;
+  return load_record<plan::Task>(p.plan + p.layout.task(index));
 }
 
 /// The plan was made of the lengths that the call has; else a thread that `reports` does so.

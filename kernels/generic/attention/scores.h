@@ -6,7 +6,6 @@
 
 #include "kernels/generic/attention/config.h"
 #include "kernels/ptx/math.h"
-#include "kernels/tile/exp2.h"
 #include "kernels/tile/unroll.h"
 
 namespace hpcattn {
@@ -37,8 +36,7 @@ inline float transform_score(float raw, const RowInfo& row, float distance, floa
 /// than 2^kSlack behind: rescaling the output is dear, and any reference gives the same quotient.
 /// It is then 2^kLift below: the exponentials are at most 2^kSlack, and the row's largest is
 /// 2^kLift at least, so that little is lost where they are rounded to a format with few exponents.
-/// Of each kPolynomialEvery token tiles one is computed beside the special-function units; 0: none.
-template <int kRowTiles, int kTokenTiles, int kLift = 0, int kPolynomialEvery = 0>
+template <int kRowTiles, int kTokenTiles, int kLift = 0>
 class Softmax {
   static constexpr float kSlack = 8.0F;
 
@@ -96,10 +94,7 @@ class Softmax {
         const float kept = reference[i][half];
         const float shift = kept == negative_infinity() ? 0.0F : -kept;
         float& score = scores[i][n][2 * half + e];
-        const float power = fmaf(score, factor[i][half], shift);
-        const bool polynomial =
-            kPolynomialEvery > 0 && n % (kPolynomialEvery > 0 ? kPolynomialEvery : 1) == 0;
-        score = polynomial ? exp2_by_polynomial(power) : ptx::ex2(power);
+        score = ptx::ex2(fmaf(score, factor[i][half], shift));
         sum[i][half] += score;
       });
     }

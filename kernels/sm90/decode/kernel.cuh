@@ -35,7 +35,7 @@ inline void decode(const DecodeParams& params) {
   ptx::wait_for_kernel_before();
   ptx::let_next_kernel_begin();
   const bool loads = threadIdx.x >= kAttentionThreads;
-  const plan::Task first = loads ? load_first_task(p) : plan::Task{};
+  const plan::Task first = load_first_task(p);
   if (!plan_fits(p, p.fault)) return;
   __syncthreads();
 
@@ -45,15 +45,24 @@ inline void decode(const DecodeParams& params) {
     write_padding<kHeadDim, 32>(p, lane);
     return;
   }
+  // q of the first pass comes before K and V are asked for: behind them it would wait for all that
+  // the ring holds. (The plan may be another batch's, which the warp that loads finds out.)
+  const auto prepare = [&](const plan::Task& task) {
+    prepare_rows<kSpec>(p, task, parts.q(), parts.infos(), ptx::thread_index_here());
+  };
+  const bool has_first =
+      first_task(p) != kNoTask && first.first_token + first.num_tokens <= p.num_tokens;
+  if (has_first) prepare(pass_of<kSpec.rows>(first, 0).task);
   for (int i = 0;; ++i) {
     parts.passes().wait_full(i);
     const Pass& pass = parts.pass(i);
     if (pass.is_end()) return;
+    if (i > 0 || !has_first) prepare(pass.task);
+    sync_computing();
     run_pass_of_rows(params, pass, parts);
     if (pass.task.partial >= 0 && pass.is_last != 0) {
-      join_partials<kHeadDim, kAttentionThreads>(p, pass.task, parts.last_arrived(),
-                                                 static_cast<int>(threadIdx.x),
-                                                 [] { sync_computing(); });
+      join_partials<kHeadDim, kAttentionThreads, 2, 16>(
+          p, pass.task, parts.last_arrived(), ptx::thread_index_here(), [] { sync_computing(); });
     }
     parts.passes().release(i);
   }

@@ -56,16 +56,15 @@ inline float store_scaled_row(const AttentionParams& p, const plan::Task& task, 
   return __uint_as_float(exponent) * (1.0F / 1024.0F);
 }
 
-/// What each of the pass's rows sees to `infos`, and 8 * kRowTiles rows of q to `q_smem`,
-/// kQueryStride bytes apart; zeros where a row is not there.
-template <DecodeSpec kSpec, int kRowTiles>
+/// What each of the pass's rows sees to `infos`, and kSpec.rows rows of q to `q_smem`, kQueryStride
+/// bytes apart; zeros where a row is not there.
+template <DecodeSpec kSpec>
 inline void prepare_rows(const AttentionParams& p, const plan::Task& task, char* q_smem,
                          RowInfo* infos, int thread) {
   constexpr AttentionSpec kAttention = kSpec.attention;
   static_assert(DecodeMath<kSpec>::kQueryStride == AttentionConfig<kAttention>::kQStride);
-  // Threads are dealt out to 16 rows.
-  constexpr int kRows = kRowTiles == 1 ? 16 : 8 * kRowTiles;
-  static_assert(kRows <= kSpec.rows);
+  constexpr int kRows = kSpec.rows;
+  static_assert(kRows % 16 == 0, "threads are dealt out to 16 rows");
   if constexpr (!is_fp8(kAttention.kv_dtype) || kAttention.q_dtype != DType::kBFloat16) {
     write_row_infos<kAttention, kRows>(p, task, infos, thread);
     store_query<kAttention, kRows>(p, task, q_smem, thread);

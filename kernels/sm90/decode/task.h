@@ -83,7 +83,8 @@ inline void store_pass(const TaskOutput& target,
   }
 }
 
-/// One pass of up to 8 * kRowTiles rows over K and V. Called by the four warps that compute.
+/// One pass of up to 8 * kRowTiles rows over K and V, whose q is there. Called by the four warps
+/// that compute.
 template <DecodeSpec kSpec, int kRowTiles>
 inline void run_pass(const DecodeParams& params, const Pass& pass,
                      const DecodeShared<kSpec>& shared) {
@@ -104,8 +105,6 @@ inline void run_pass(const DecodeParams& params, const Pass& pass,
   const auto warp_here = [&] { return thread_here() / 32; };
   const auto lane_here = [&] { return thread_here() % 32; };
 
-  prepare_rows<kSpec, kRowTiles>(p, task, shared.q(), shared.infos(), thread);
-  sync_computing();
   using Rows = PassRows<kAttention, kRowTiles>;
   const auto make_rows = [&] {
     return Rows(shared.infos(), task.row_end - task.row_begin, lane_here());

@@ -17,16 +17,6 @@ struct PrefillSpec {
 inline constexpr int kWarpgroupThreads = 128;
 inline constexpr int kWarpgroupRows = 64;
 
-/// When a warpgroup lets the other one start its products: never waiting for it, when its own are
-/// started, or when its scores are there. Which is best is open (docs/experiments/prefill.md).
-enum class TurnEnds { kNever, kStarted, kScored };
-inline constexpr TurnEnds kTurnEnds = TurnEnds::kStarted;
-
-/// Of so many token tiles of 8, one's exponentials are polynomials, with fp8 or with 16 bits; 0:
-/// none. Open likewise.
-inline constexpr int kFp8PolynomialEvery = 0;
-inline constexpr int kPolynomialEvery = 0;
-
 /// The place of a 16-byte unit among those of its line, the line being the `line`th from where the
 /// swizzle counts (PTX ISA, swizzling modes; lines of 128 or 64 bytes).
 constexpr int swizzled_unit(int line_bytes, int line, int unit) {

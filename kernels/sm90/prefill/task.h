@@ -6,11 +6,11 @@
 #include "kernels/generic/attention/epilogue.h"
 #include "kernels/generic/attention/mask.h"
 #include "kernels/generic/attention/query.h"
+#include "kernels/sm90/prefill/barriers.h"
 #include "kernels/sm90/prefill/dead.h"
 #include "kernels/sm90/prefill/multiply.h"
 #include "kernels/sm90/prefill/ring.h"
 #include "kernels/sm90/prefill/tiles.h"
-#include "kernels/sm90/prefill/turn.h"
 
 namespace hpcattn {
 
@@ -20,11 +20,10 @@ template <PrefillSpec kSpec>
 class Warpgroup {
  public:
   Warpgroup(const AttentionParams& params, const PrefillShared<kSpec>& parts, int index)
-      : p_(params), shared_(parts), warpgroup_(index), turn_{index} {}
+      : p_(params), shared_(parts), warpgroup_(index) {}
 
   /// All tasks of this cta.
   void run() {
-    turn_.begin();
     Task task = find_task(0, 0);
     Scores scores;
     Rows rows;
@@ -50,8 +49,7 @@ class Warpgroup {
   using Products = PrefillProducts<kSpec>;
   using Scores = typename Products::Scores;
   using Output = typename Products::Output;
-  using RunningSoftmax = Softmax<1, Products::kTokenTiles, Products::kLift,
-                                 Products::kFp8 ? kFp8PolynomialEvery : kPolynomialEvery>;
+  using RunningSoftmax = Softmax<1, Products::kTokenTiles, Products::kLift>;
   using Tiles = TileItems<kLayout>;
 
   /// Of this cta's tasks the one of this number, whose tiles are the ring's items from `item` on.
@@ -202,10 +200,10 @@ class Warpgroup {
     bool moved = exponentiate(task, rows, 0, masked, scores, softmax, rescale);
 
     typename Products::Probabilities probabilities;
-    // Products of the output are waited for at the start of the next turn, and not at the end of
-    // their own: the compiler moves such a wait to the start of its basic block, which would be
+    // Products of the output are waited for before the next are started, and not when exponentials
+    // are done: the compiler moves such a wait to the start of its basic block, which would be
     // before the exponentials.
-    const auto end_turn = [&](int tile) {
+    const auto end_output = [&](int tile) {
       ptx::wgmma_wait<0>();
       Products::keep_order(output);
       if (tile > 0) values.release_place(multiplied);
@@ -213,21 +211,18 @@ class Warpgroup {
       Products::pack(probabilities, scores);
     };
     for (int tile = 0; tile < last; ++tile) {
-      end_turn(tile);
+      end_output(tile);
       slots.wait_full(task.key(tile + 1));
       const Masked next_masked = look_at(task, rows, tile + 1);
-      turn_.wait();
       start_scores(scores, task.number, shared_.slot_address(task.key(tile + 1)));
       wait_values(task, tile, masked.boxes);
       start_output(output, probabilities, task, tile);
       multiplied = values.place(task.value(tile));
-      turn_.end_at(TurnEnds::kStarted);
       ptx::wgmma_wait<1>();
-      turn_.end_at(TurnEnds::kScored);
       masked = next_masked;
       moved = exponentiate(task, rows, tile + 1, masked, scores, softmax, rescale);
     }
-    end_turn(last);
+    end_output(last);
     const Task next = next_of(task);
     // Where no scores follow, some are computed nevertheless, of what is there: the compiler can
     // not follow products that may or may not be under way.
@@ -236,15 +231,11 @@ class Warpgroup {
       shared_.queries().wait_full(next.number);
       slots.wait_full(next.key(0));
     }
-    turn_.wait();
     start_scores(
         scores, starts ? next.number : task.number,
         starts ? shared_.slot_address(next.key(0)) : shared_.value_address(task.value(last)));
     wait_values(task, last, masked.boxes);
     start_output(output, probabilities, task, last);
-    turn_.end_at(TurnEnds::kStarted);
-    if constexpr (kTurnEnds == TurnEnds::kScored) ptx::wgmma_wait<1>();
-    turn_.end_at(TurnEnds::kScored);
     rows = look_up_rows(starts ? next.number : task.number);
     ptx::wgmma_wait<0>();
     Products::keep_order(scores);
@@ -259,7 +250,7 @@ class Warpgroup {
     store_rows<Products>(TaskOutput(p_, rows, kAttention.head_dim), warp_here() * 16, output,
                          softmax);
     if (rows.partial < 0) return;
-    join_partials<kAttention.head_dim, kThreads>(
+    join_partials<kAttention.head_dim, kThreads, 4, 8>(
         p_, shared_.record(task.number), shared_.flag(),
         warpgroup_ * kWarpgroupThreads + thread_here(),
         [] { ptx::barrier_sync(kComputeBarrier, kThreads); });
@@ -287,7 +278,6 @@ class Warpgroup {
   const AttentionParams& p_;
   const PrefillShared<kSpec>& shared_;
   int warpgroup_;
-  Turn<kLayout.warpgroups> turn_;
 };
 
 }  // namespace hpcattn

@@ -12,6 +12,8 @@ inline int4 load_anew(const std::int32_t* from) {
   return words;
 }
 
+inline void fetch_into_l2(const void*) {}
+
 inline void clear_shared_16(std::uint32_t shared) {
   std::memset(emulator::shared_at(shared, 16, 16), 0, 16);
 }

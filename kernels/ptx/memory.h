@@ -26,6 +26,16 @@ inline void clear_shared_16(std::uint32_t shared) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};\n" ::"r"(shared), "r"(0) : "memory");
 }
 
+/// 16 bytes of shared memory.
+inline uint4 load_shared_16(std::uint32_t shared) {
+  uint4 words;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(shared)
+               : "memory");
+  return words;
+}
+
 /// A word to shared memory.
 inline void store_shared(std::uint32_t shared, std::uint32_t word) {
   asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(shared), "r"(word) : "memory");

@@ -127,10 +127,10 @@ def _check_options(
     if q.dtype in FP8:
         if q_scale is None:
             check.that(False, f"q_scale is not given, expected float32 [1] or {list(q.shape[:2])}.")
-        elif q_scale.dim() == 1:
-            check.tensor("q_scale", q_scale, (1,), (torch.float32,))
         else:
-            check.tensor("q_scale", q_scale, (num_tokens, num_heads), (torch.float32,))
+            shapes: dict[int, tuple[int | None, ...]] = {1: (1,), 3: (None, num_heads, None)}
+            shape = shapes.get(q_scale.dim(), (num_tokens, num_heads))
+            check.tensor("q_scale", q_scale, shape, (torch.float32,))
     else:
         check.that(
             q_scale is None,

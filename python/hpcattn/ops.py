@@ -92,7 +92,9 @@ def paged_attention(
         softcap: Scores become `softcap * tanh(score / softcap)`; 0: they do not.
         alibi_slopes: `[num_q_heads]` float32.
         sinks: `[num_q_heads]` float32, float16 or bfloat16; logits without a value.
-        q_scale: float32 `[1]` or `[num_tokens, num_q_heads]`; required for a float8 q, and for it
+        q_scale: float32 `[1]`, `[num_tokens, num_q_heads]`, or by request `[num_requests,
+            num_q_heads, most_tokens]`, of which a request's own tokens are read; required for a
+            float8 q, and for it
             alone.
         k_scale: float32 `[1]` or `[num_kv_heads]`, above 0; required for float8 K and V, and for
             them alone: real K = stored K * k_scale.
@@ -311,6 +313,7 @@ def rope_norm_store_kv(
     out_k: torch.Tensor | None = None,
     out_v: torch.Tensor | None = None,
     q_scale: torch.Tensor | None = None,
+    out_q_scale: torch.Tensor | None = None,
     upper_max: float = 448.0,
     norm_policy: Literal["none", "rope_then_norm", "norm_then_rope"] = "none",
     norm_scope: Literal["head", "token"] = "head",
@@ -345,6 +348,7 @@ def rope_norm_store_kv(
         out_k: Where K as stored goes as well, `[num_tokens, num_kv_heads, head_dim]`.
         out_v: As `out_k`, for V.
         q_scale: float32 `[1]`: a fixed scale for a float8 `out_q`. None: one a token and head.
+        out_q_scale: `[num_tokens, num_q_heads]` float32 of any strides, for these; None: a new one.
         upper_max: A computed scale is the largest magnitude divided by this.
         norm_policy: Order of RMSNorm and RoPE on q and k.
         norm_scope: What one mean square is taken over.
@@ -368,8 +372,7 @@ def rope_norm_store_kv(
             f"rope_norm_store_kv: out_q has dtype {out_q.dtype} and out_q_dtype is {out_q_dtype}. "
             "Give one of the two."
         )
-    out_q_scale = None
-    if out_q.dtype == torch.float8_e4m3fn and q_scale is None:
+    if out_q_scale is None and out_q.dtype == torch.float8_e4m3fn and q_scale is None:
         out_q_scale = q.new_empty(q.shape[:2], dtype=torch.float32)
     run(
         _ops.rope_norm_store_kv,

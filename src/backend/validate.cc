@@ -166,9 +166,8 @@ void explain_cuda(const BackendRequest& request, std::int64_t query_tokens,
   }
   if (decode || prefill) {
     explanation.reason += message("; at most ", cuda::kMostDecodeRows,
-                                  " on average of a batch take Hopper's decode kernel, more of ",
-                                  cuda::prefill_multiplies_fp8() ? "one dtype" : "16 bits",
-                                  " its prefill kernel, else the generic one");
+                                  " on average of a batch take Hopper's decode kernel, more of one "
+                                  "dtype its prefill kernel, else the generic one");
   }
 }
 

@@ -58,14 +58,9 @@ PrefillSpec prefill_spec(const AttentionGroup& group, const AttentionFeatures& f
                          std::int64_t most_shared);
 /// Whether it takes calls whose requests have `rows` rows a KV head on average: of more rows than
 /// the decode kernel has, and with HPCATTN_KERNELS=prefill of any. Not where KV is cut at fixed
-/// places: a request's bits must not follow from its batch, as this choice does. FP8 where
-/// prefill_multiplies_fp8().
+/// places: a request's bits must not follow from its batch, as this choice does.
 bool prefill_is_chosen(const PrefillSpec& spec, std::int64_t rows, std::int64_t fixed_split,
                        std::string_view arch);
-
-/// Whether fp8 calls may take the prefill kernel, which rounds q, K, V and P to e4m3 alike. By
-/// default they do not, until it has been measured on a GPU; with HPCATTN_KERNELS=prefill they do.
-bool prefill_multiplies_fp8();
 
 /// Rows of a KV head that a decode kernel's pass takes, at most.
 inline constexpr int kMostDecodeRows = 32;

@@ -5,6 +5,7 @@
 
 #include "src/cuda/device.h"
 #include "src/cuda/plan.h"
+#include "src/ops/query_scale.h"
 
 namespace hpcattn::cuda {
 namespace {
@@ -25,6 +26,7 @@ AttentionOutput output_of(const AttentionProblem& problem) {
   o.out_token = problem.out.stride(0);
   o.out_head = problem.out.stride(1);
   o.out_dtype = problem.out.dtype();
+  o.out_vectors = rows_aligned(problem.out, 16);
   o.out_pairs = rows_aligned(problem.out, static_cast<std::uintptr_t>(2 * size_bytes(o.out_dtype)));
   if (problem.lse.defined()) {
     o.lse = problem.lse.data_as<float>();
@@ -75,9 +77,13 @@ void set_options(AttentionParams& p, const AttentionProblem& problem) {
   p.alibi_slopes = floats(options.alibi_slopes);
   p.alibi_stride = options.alibi_slopes.defined() ? options.alibi_slopes.stride(0) : 0;
   p.q_scale = floats(options.q_scale);
-  if (options.q_scale.defined() && options.q_scale.rank() == 2) {
-    p.q_scale_token = options.q_scale.stride(0);
-    p.q_scale_head = options.q_scale.stride(1);
+  const Tensor& q_scale = options.q_scale;
+  if (q_scale.defined() && q_scale.rank() > 1) {
+    const bool by_request = ops::is_by_request(q_scale);
+    p.q_scale_request = by_request ? q_scale.stride(0) : 0;
+    p.q_scale_token = by_request ? q_scale.stride(2) : q_scale.stride(0);
+    p.q_scale_head = q_scale.stride(1);
+    p.q_scale_by_request = by_request;
   }
   p.k_scale = floats(options.k_scale);
   p.k_scale_stride = stride_over_heads(options.k_scale);
@@ -112,7 +118,7 @@ AttentionParams attention_params(const AttentionProblem& problem, const Attentio
   p.q_vectors = rows_aligned(problem.q, 16);
   set_keys_and_values(p, problem);
   set_options(p, problem);
-  p.group = group.num_q_heads / group.num_kv_heads;
+  p.group = FastDivide(static_cast<std::uint32_t>(group.num_q_heads / group.num_kv_heads));
   p.plan = plan.data_as<const std::int32_t>();
   p.layout = {.num_requests = problem.cu_seqlens_q.size(0) - 1, .words = plan.size(0)};
   p.group_header = plan::header_of(group);

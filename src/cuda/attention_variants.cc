@@ -230,15 +230,9 @@ std::vector<KernelVariant> all_decode_variants(std::string_view arch) {
   return variants;
 }
 
-bool prefill_multiplies_fp8() {
-  constexpr bool kByDefault = false;
-  return kByDefault || asked_for("prefill");
-}
-
 bool prefill_is_chosen(const PrefillSpec& spec, std::int64_t rows, std::int64_t fixed_split,
                        std::string_view arch) {
   if (!arch.starts_with("sm_90") || asked_for("generic") || !prefill_takes(spec)) return false;
-  if (is_fp8(spec.attention.kv_dtype) && !prefill_multiplies_fp8()) return false;
   return asked_for("prefill") || (rows > kMostDecodeRows && fixed_split == 0);
 }
 

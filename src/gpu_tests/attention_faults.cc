@@ -68,7 +68,7 @@ std::string run_with_dead_tokens(GpuLane& lane, const AttentionCase& c) {
   std::string report = testkit::paged_on_gpu(lane, args);
   if (!report.empty()) return report;
   return testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
-                                testkit::gpu_arithmetic(c.q_dtype, c.kv_dtype));
+                                testkit::gpu_arithmetic(args.q, args.k_cache, args.cu_seqlens_q));
 }
 
 TEST(GpuAttentionFaults, ExpiredKeysBesideTheWindowsEdgeAreDead) {
@@ -218,9 +218,10 @@ TEST(GpuAttentionFaults, AnFp8OutputSaturates) {
   reference::set_element(args.options.out_scale, {0}, 1e-4);
   const reference::AttentionResult want = reference::attention(args);
   EXPECT_EQ(testkit::paged_on_gpu(testkit::main_lane(), args), "");
-  EXPECT_EQ(testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
-                                   testkit::gpu_arithmetic(c.q_dtype, c.kv_dtype)),
-            "");
+  EXPECT_EQ(
+      testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
+                             testkit::gpu_arithmetic(args.q, args.k_cache, args.cu_seqlens_q)),
+      "");
   int saturated = 0;
   for (std::int64_t d = 0; d < c.head_dim; ++d) {
     saturated += std::fabs(reference::element(batch.out(), {0, 0, d})) == 448.0 ? 1 : 0;
@@ -241,9 +242,10 @@ TEST(GpuAttentionFaults, ASinkOfMinusInfinityIsNoSink) {
   }
   const reference::AttentionResult want = reference::attention(args);
   EXPECT_EQ(testkit::paged_on_gpu(testkit::main_lane(), args), "");
-  EXPECT_EQ(testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
-                                   testkit::gpu_arithmetic(c.q_dtype, c.kv_dtype)),
-            "");
+  EXPECT_EQ(
+      testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
+                             testkit::gpu_arithmetic(args.q, args.k_cache, args.cu_seqlens_q)),
+      "");
 }
 
 TEST(GpuAttentionFaults, AQueryScaleOfZeroGivesUniformWeights) {
@@ -258,9 +260,10 @@ TEST(GpuAttentionFaults, AQueryScaleOfZeroGivesUniformWeights) {
   }
   const reference::AttentionResult want = reference::attention(args);
   EXPECT_EQ(testkit::paged_on_gpu(testkit::main_lane(), args), "");
-  EXPECT_EQ(testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
-                                   testkit::gpu_arithmetic(c.q_dtype, c.kv_dtype)),
-            "");
+  EXPECT_EQ(
+      testkit::check_outputs(args.out, args.lse, args.options, want, to_string(c),
+                             testkit::gpu_arithmetic(args.q, args.k_cache, args.cu_seqlens_q)),
+      "");
 }
 
 TEST(GpuAttentionFaults, AKeyOfNanReachesOnlyTheRowsThatSeeIt) {
@@ -288,10 +291,10 @@ TEST(GpuAttentionFaults, AKeyOfNanReachesOnlyTheRowsThatSeeIt) {
     const auto rows = static_cast<std::size_t>(unaware * c.num_q_heads);
     first.out.resize(rows * std::size_t(c.head_dim));
     first.lse.resize(rows);
-    EXPECT_EQ(
-        testkit::check_outputs(packed.out.slice(0, 0, unaware), {}, packed.options, first,
-                               "unaware rows", testkit::gpu_arithmetic(c.q_dtype, c.kv_dtype)),
-        "");
+    EXPECT_EQ(testkit::check_outputs(
+                  packed.out.slice(0, 0, unaware), {}, packed.options, first, "unaware rows",
+                  testkit::gpu_arithmetic(packed.q, packed.k, packed.cu_seqlens_q)),
+              "");
     EXPECT_TRUE(std::isnan(reference::element(batch.out(), {unaware, 0, 0})));
   }
 }

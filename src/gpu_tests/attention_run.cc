@@ -2,6 +2,7 @@
 #include "src/gpu_tests/attention_run.h"
 
 #include <algorithm>
+#include <array>
 
 namespace hpcattn::testkit {
 namespace {
@@ -19,7 +20,7 @@ std::string judge_packed(GpuLane& lane, AttentionBatch& batch,
   std::string report = packed_on_gpu(lane, args, batch.paged().kv_lens, plan);
   if (report.empty()) {
     report = check_outputs(args.out, args.lse, args.options, want, label,
-                           gpu_arithmetic(args.q.dtype(), args.k.dtype()));
+                           gpu_arithmetic(args.q, args.k, args.cu_seqlens_q));
   }
   return report.empty() ? batch.check_surroundings() : report;
 }
@@ -40,7 +41,8 @@ const std::vector<DTypes>& gpu_dtypes() {
 AttentionCase gpu_random_case(std::uint64_t seed) {
   AttentionCase c = random_case(seed);
   if (c.q_dtype != DType::kFloat32) return c;
-  const Scales kind = seed % 2 == 0 ? Scales::kEach : Scales::kOne;
+  constexpr std::array kKinds = {Scales::kEach, Scales::kOne, Scales::kByRequest};
+  const Scales kind = kKinds.at(seed % kKinds.size());
   set_dtypes(c, gpu_dtypes()[seed % gpu_dtypes().size()], kind);
   return c;
 }
@@ -103,7 +105,7 @@ std::string judge_on_gpu(GpuLane& lane, AttentionBatch& batch, const PagedAttent
   std::string report = paged_on_gpu(lane, args, plan);
   if (report.empty()) {
     report = check_outputs(args.out, args.lse, args.options, want, whole,
-                           gpu_arithmetic(args.q.dtype(), args.k_cache.dtype()));
+                           gpu_arithmetic(args.q, args.k_cache, args.cu_seqlens_q));
   }
   if (report.empty()) report = batch.check_surroundings();
   return report;

@@ -65,7 +65,8 @@ std::string run_layer(GpuLane& lane, const LayerCase& c, HpcAttentionImplOptions
   std::string around = testkit::finish(lane, mirror);
   if (!around.empty()) return around;
   if (layer.wrong_slots() != 0) return c.name + ": KV of new tokens is not in the cache";
-  return layer.check(with_slopes, layer.query(), gpu_arithmetic(c.dtype, c.dtype));
+  return layer.check(with_slopes, layer.query(),
+                     gpu_arithmetic(layer.query(), layer.views().k, layer.common().cu_seqlens_q));
 }
 
 TEST(GpuBackend, EveryDtypeCacheAndLayout) {
@@ -196,7 +197,7 @@ std::string run_both(GpuLane& lane, const LayerCase& c, const HpcRopeNormOptions
   }
   if (options.query_quant == QueryQuant::kStatic) want.q_scale = prologue.scales().q_scale;
   return layer.check(want, prologue.out_q(),
-                     gpu_arithmetic(args.query.dtype(), layer.views().k.dtype()));
+                     gpu_arithmetic(args.query, layer.views().k, layer.common().cu_seqlens_q));
 }
 
 TEST(GpuBackend, PrologueAndAttention) {
@@ -302,9 +303,10 @@ TEST(GpuBackend, ReplaysFollowNewLengths) {
     EXPECT_EQ(testkit::finish(lane, mirror), "");
     copy_layer(*step, captured, /*back=*/true);
     EXPECT_EQ(step->wrong_slots(), 0);
-    EXPECT_EQ(step->check(step->reference_options(step->impl_options()), step->query(),
-                          gpu_arithmetic(DType::kBFloat16, DType::kBFloat16)),
-              "");
+    EXPECT_EQ(
+        step->check(step->reference_options(step->impl_options()), step->query(),
+                    gpu_arithmetic(step->query(), step->views().k, step->common().cu_seqlens_q)),
+        "");
   }
 }
 

@@ -192,7 +192,7 @@ TEST(AttentionBadInput, ScalesOfFp8) {
     return Tensor::contiguous(&bad_value, DType::kFloat32, {1});
   };
   const std::vector<Row<Paged>> rows = {
-      {"q_scale is not given, expected float32 [1] or [11, 4]",
+      {"q_scale is not given, expected float32 [1], [11, 4] or [3, 4, most query tokens",
        [](Paged& a) { a.options.q_scale = {}; }},
       {"k_scale is not given, expected float32 [1] or [2]",
        [](Paged& a) { a.options.k_scale = {}; }},
@@ -237,6 +237,11 @@ TEST(AttentionBadInput, QueryScales) {
   expect_refused<InvalidArgument>(batch, args_with(scale, 0, -2.0F),
                                   "q_scale of token 0, head 3 is -2");
   paged_attention(args_with(scale, 9, kNan));  // of padding: nobody reads it
+  Paged args = batch.paged();
+  GuardedTensor by_request(DType::kFloat32, {args.kv_lens.size(0), 4, 2});
+  std::fill_n(by_request.tensor().data_as<float>(), by_request.tensor().num_elements(), 1.0F);
+  args.options.q_scale = by_request;
+  expect_refused<InvalidArgument>(batch, args, "query tokens, and q_scale holds 2 of each");
 }
 
 }  // namespace

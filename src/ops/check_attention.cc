@@ -11,6 +11,7 @@
 #include "src/common/float_bits.h"
 #include "src/ops/check_tensor.h"
 #include "src/ops/overlap.h"
+#include "src/ops/query_scale.h"
 #include "src/ops/support.h"
 #include "src/plan/rows.h"
 
@@ -97,10 +98,13 @@ void check_query_scale(const Common& c) {
   const bool fits =
       scale.defined() &&
       ((scale.rank() == 1 && scale.size(0) == 1) ||
-       (scale.rank() == 2 && scale.size(0) == c.q.size(0) && scale.size(1) == c.q.size(1)));
+       (scale.rank() == 2 && scale.size(0) == c.q.size(0) && scale.size(1) == c.q.size(1)) ||
+       (is_by_request(scale) && scale.size(0) == c.cu_seqlens_q.size(0) - 1 &&
+        scale.size(1) == c.q.size(1)));
   check(
-      fits, c.op, ": q_scale is ", [&] { return to_string(scale); }, ", expected float32 [1] or [",
-      c.q.size(0), ", ", c.q.size(1), "] for a float8 q.");
+      fits, c.op, ": q_scale is ", [&] { return to_string(scale); }, ", expected float32 [1], [",
+      c.q.size(0), ", ", c.q.size(1), "] or [", c.cu_seqlens_q.size(0) - 1, ", ", c.q.size(1),
+      ", most query tokens of a request] for a float8 q.");
   check(
       scale.data() != nullptr || scale.num_elements() == 0, c.op, ": q_scale is ",
       [&] { return to_string(scale); }, " with a null pointer, expected memory.");

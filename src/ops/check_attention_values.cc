@@ -13,6 +13,7 @@
 #include "src/cuda/device.h"
 #include "src/ops/check_attention.h"
 #include "src/ops/check_tensor.h"
+#include "src/ops/query_scale.h"
 #include "src/plan/rows.h"
 
 namespace hpcattn::ops {
@@ -20,15 +21,22 @@ namespace {
 
 /// Of the tokens that are computed: a scale of padding may be anything.
 void check_query_scale(std::string_view op, const Tensor& scale, const Tensor& cu_seqlens_q) {
-  const bool per_token = scale.rank() == 2;
-  const std::int64_t tokens = per_token ? index_at(cu_seqlens_q, cu_seqlens_q.size(0) - 1) : 1;
-  for (std::int64_t token = 0; token < tokens; ++token) {
-    for (std::int64_t head = 0; head < (per_token ? scale.size(1) : 1); ++head) {
-      const std::int64_t offset =
-          token * scale.stride(0) + (per_token ? head * scale.stride(1) : 0);
-      const float value = scale.data_as<const float>()[offset];
-      check(std::isfinite(value) && value >= 0.0F, op, ": q_scale of token ", token, ", head ",
-            head, " is ", value, ", expected a finite scale, 0 or more.");
+  const auto check_one = [&](const QueryToken& at, std::int64_t head) {
+    const float value = scale.data_as<const float>()[query_scale_offset(scale, at, head)];
+    check(std::isfinite(value) && value >= 0.0F, op, ": q_scale of token ", at.token, ", head ",
+          head, " is ", value, ", expected a finite scale, 0 or more.");
+  };
+  if (scale.rank() == 1) return check_one({}, 0);
+  for (std::int64_t request = 0; request + 1 < cu_seqlens_q.size(0); ++request) {
+    const std::int64_t first = index_at(cu_seqlens_q, request);
+    const std::int64_t num_tokens = index_at(cu_seqlens_q, request + 1) - first;
+    check(!is_by_request(scale) || num_tokens <= scale.size(2), op, ": request ", request, " has ",
+          num_tokens, " query tokens, and q_scale holds ", scale.size(2),
+          " of each. Make its last dim longer.");
+    for (std::int64_t i = 0; i < num_tokens; ++i) {
+      for (std::int64_t head = 0; head < scale.size(1); ++head) {
+        check_one({.token = first + i, .request = request, .of_request = i}, head);
+      }
     }
   }
 }

@@ -79,7 +79,9 @@ constexpr CutRule cut_rule(const PlanShape& shape, std::int64_t tiles, std::int3
   const bool wide = work.wide != 0;
   // A wide tile's start and end are dear, so that its pieces must not be short.
   const std::int64_t least = wide ? 3 * shape.costs.wide_overhead : 0;
-  const std::int64_t most = few ? share + share / 8 : wide ? share - share / 4 : share / kPiecesPerWorker;
+  const std::int64_t most = few    ? share + share / 8
+                            : wide ? share - share / 4
+                                   : share / kPiecesPerWorker;
   const std::int64_t piece = std::max(least, most) + 1;
   return {static_cast<std::uint32_t>(std::min<std::int64_t>(piece, kUncut))};
 }

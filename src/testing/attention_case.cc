@@ -64,7 +64,7 @@ std::string to_string(const AttentionCase& c) {
   if (c.softcap > 0.0) text << " softcap " << c.softcap;
   if (c.alibi) text << " alibi";
   if (c.sinks) text << " sinks " << name(*c.sinks);
-  constexpr std::array kScaleNames = {"none", "one", "each"};
+  constexpr std::array kScaleNames = {"none", "one", "each", "by request"};
   text << " scales " << kScaleNames.at(std::size_t(c.q_scale)) << '/'
        << kScaleNames.at(std::size_t(c.k_scale)) << '/' << kScaleNames.at(std::size_t(c.v_scale));
   if (c.out_scale) text << " out_scale";
@@ -124,7 +124,21 @@ void AttentionBatch::make_options(Rng& rng) {
     sinks_ = GuardedTensor(*c.sinks, {c.num_q_heads});
     sinks_.fill_normal(rng, 2.0);
   }
-  q_scale_ = random_scale(rng, c.q_scale, {num_tokens_, c.num_q_heads});
+  if (c.q_scale == Scales::kByRequest) {
+    const std::int32_t most = c.q_lens.empty() ? 0 : std::ranges::max(c.q_lens);
+    const auto requests = static_cast<std::int64_t>(c.q_lens.size());
+    q_scale_ = random_scale(rng, c.q_scale, {requests, c.num_q_heads, most + rng.integer(0, 3)});
+    // What is no token's is not looked at.
+    for (std::int64_t r = 0; r < requests; ++r) {
+      for (std::int64_t head = 0; head < c.num_q_heads; ++head) {
+        for (std::int64_t i = c.q_lens.at(std::size_t(r)); i < q_scale_.tensor().size(2); ++i) {
+          reference::set_element(q_scale_, {r, head, i}, std::numeric_limits<double>::quiet_NaN());
+        }
+      }
+    }
+  } else {
+    q_scale_ = random_scale(rng, c.q_scale, {num_tokens_, c.num_q_heads});
+  }
   k_scale_ = random_scale(rng, c.k_scale, {c.num_kv_heads});
   v_scale_ = random_scale(rng, c.v_scale, {c.num_kv_heads});
   if (c.out_scale) out_scale_ = GuardedTensor::of_floats({rng.real(0.002, 0.02)});

@@ -27,7 +27,7 @@ enum class KvLayout : std::uint8_t {
 std::string name(KvLayout layout);
 
 /// kEach: one a head, for q one a token and head.
-enum class Scales : std::uint8_t { kNone, kOne, kEach };
+enum class Scales : std::uint8_t { kNone, kOne, kEach, kByRequest };  // the last: of q alone
 
 struct AttentionCase {
   std::string name;

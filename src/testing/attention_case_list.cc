@@ -34,6 +34,7 @@ void set_dtypes(AttentionCase& c, const DTypes& dtypes, Scales kind) {
   c.kv_dtype = dtypes.kv;
   c.out_dtype = dtypes.out;
   c.q_scale = is_fp8(dtypes.q) ? kind : Scales::kNone;
+  if (kind == Scales::kByRequest) kind = Scales::kEach;
   c.k_scale = c.v_scale = is_fp8(dtypes.kv) ? kind : Scales::kNone;
   c.out_scale = is_fp8(dtypes.out);
 }
@@ -66,6 +67,10 @@ const std::vector<Feature>& all_features() {
            if (*scales == Scales::kEach) *scales = Scales::kOne;
          }
        }},
+      {"q's scales by request",
+       [](Case& c) {
+         if (c.q_scale == Scales::kEach) c.q_scale = Scales::kByRequest;
+       }},
       {"everything",
        [](Case& c) {
          c.softcap = 20.0, c.window = 33, c.alibi = true, c.sinks = kBF16, c.hole_share = 0.1;
@@ -85,7 +90,8 @@ AttentionCase random_case(std::uint64_t seed) {
   c.num_q_heads = c.num_kv_heads * rng.pick(std::vector<std::int64_t>{1, 2, 3, 4, 5, 7, 8, 16});
   c.page_size = 8 * rng.pick(std::vector<std::int64_t>{1, 2, 3, 4, 5, 8, 16, 32});
   c.layout = static_cast<KvLayout>(rng.integer(0, 4));
-  set_dtypes(c, rng.pick(all_dtypes()), rng.chance(0.5) ? Scales::kEach : Scales::kOne);
+  set_dtypes(c, rng.pick(all_dtypes()),
+             rng.pick(std::vector{Scales::kEach, Scales::kOne, Scales::kByRequest}));
 
   // Few tokens for many heads, so that the reference stays quick.
   const std::int64_t requests = rng.integer(1, 5);

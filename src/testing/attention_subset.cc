@@ -58,8 +58,9 @@ AttentionSubset::AttentionSubset(const PagedAttentionArgs& whole,
     lse_ = GuardedTensor(DType::kFloat32, {sizes[0], sizes[1]});
     args_.lse = lse_;
   }
-  if (whole.options.q_scale.defined() && whole.options.q_scale.rank() == 2) {
-    q_scale_ = gather(whole.options.q_scale, tokens_);
+  if (whole.options.q_scale.defined() && whole.options.q_scale.rank() > 1) {
+    const bool by_request = whole.options.q_scale.rank() == 3;
+    q_scale_ = gather(whole.options.q_scale, by_request ? requests : tokens_);
     args_.options.q_scale = q_scale_;
   }
 }

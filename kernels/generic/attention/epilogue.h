@@ -21,17 +21,20 @@ struct TaskOutput {
       : p(params), task(t), head_dim(dims), values(value_factor(params.output, t.kv_head)) {}
 
   bool live(int i) const { return task.row_begin + i < task.row_end; }
+  RowPlace place(int i) const {
+    return {task.first_token, task.kv_head, p.group, task.row_begin + i};
+  }
 
   /// How row `i` of the task is to be finished; writes its LSE where `writes`.
   RowResult finish(int i, float reference, float sum, bool writes) const {
-    const RowPlace place(task.first_token, task.kv_head, p.group, task.row_begin + i);
     if (task.partial >= 0) {
       const RowResult result = finish_row(reference, sum, negative_infinity());
       if (writes) p.partial_lse[task.partial + i] = result.lse;
       return result;
     }
-    RowResult result = finish_row(reference, sum, load_sink(p.output, place.head));
-    if (writes) store_lse(p.output, place.token, place.head, result.lse);
+    const RowPlace at = place(i);
+    RowResult result = finish_row(reference, sum, load_sink(p.output, at.head));
+    if (writes) store_lse(p.output, at.token, at.head, result.lse);
     result.factor *= values;
     return result;
   }
@@ -46,8 +49,7 @@ struct TaskOutput {
       });
       return;
     }
-    const RowPlace place(task.first_token, task.kv_head, p.group, task.row_begin + i);
-    const std::int64_t row = place.out_row(p.output);
+    const std::int64_t row = place(i).out_row(p.output);
     with_out_dtype(p.output, [&](auto dtype) {
       for_each_pair([&](int dim, float a, float b) {
         store_pair<decltype(dtype)::value>(p.output, row, dim, a * factor, b * factor);

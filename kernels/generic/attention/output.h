@@ -93,8 +93,12 @@ inline void store_lse(const AttentionOutput& o, int token, int head, float lse_l
 struct RowPlace {
   int token;
   int head;
-  RowPlace(int first_token, int kv_head, int group, int row)
-      : token(first_token + row / group), head(kv_head * group + row % group) {}
+  RowPlace(int first_token, int kv_head, const FastDivide& group, int row) {
+    const int token_of_request = group.divide(row);
+    const auto heads = static_cast<int>(group.divisor);
+    token = first_token + token_of_request;
+    head = kv_head * heads + row - token_of_request * heads;
+  }
   std::int64_t out_row(const AttentionOutput& o) const {
     return token * o.out_token + head * o.out_head;
   }

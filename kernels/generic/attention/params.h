@@ -23,7 +23,8 @@ struct AttentionOutput {
   std::int64_t lse_token = 0;
   std::int64_t lse_head = 0;
   DType out_dtype = DType::kBFloat16;
-  bool out_pairs = false;  // two neighbouring elements may be stored at once
+  bool out_pairs = false;    // two neighbouring elements may be stored at once
+  bool out_vectors = false;  // rows start at multiples of 16 bytes
   DType sink_dtype = DType::kFloat32;
   const void* sinks = nullptr;  // [num_q_heads], or null
   std::int64_t sink_stride = 0;
@@ -57,14 +58,16 @@ struct AttentionParams {
   std::int64_t num_pages = 0;
   FastDivide page_size;
 
-  std::int32_t group = 1;  // query heads of a KV head
+  FastDivide group{1};  // query heads of a KV head
   plan::Mask mask;
   float scale = 1.0F;
   float softcap = 0.0F;
   const float* alibi_slopes = nullptr;  // [num_q_heads]
   std::int64_t alibi_stride = 0;
-  const float* q_scale = nullptr;  // [1] or [num_tokens, num_q_heads]
-  std::int64_t q_scale_token = 0;  // 0, and for heads: one for all
+  const float* q_scale = nullptr;    // [1], [num_tokens, num_q_heads], or by request
+  bool q_scale_by_request = false;   // tokens count from their request's first
+  std::int64_t q_scale_request = 0;  // 0, as the next two: one for all
+  std::int64_t q_scale_token = 0;
   std::int64_t q_scale_head = 0;
   const float* k_scale = nullptr;
   std::int64_t k_scale_stride = 0;

@@ -16,7 +16,7 @@ template <AttentionSpec kSpec>
 inline RowInfo row_info(const AttentionParams& p, const plan::Task& task, int row) {
   RowInfo info{0, 0, 0, 1.0F, 0.0F};
   const RowPlace place(task.first_token, task.kv_head, p.group, row);
-  info.position = task.kv_len - task.num_tokens + row / p.group;
+  info.position = task.kv_len - task.num_tokens + place.token - task.first_token;
   const plan::KvRange seen = plan::visible(p.mask, info.position, task.kv_len);
   // Of a split whose tokens the row does not see, nothing is left.
   const std::int64_t end = task.kv_end;
@@ -25,7 +25,9 @@ inline RowInfo row_info(const AttentionParams& p, const plan::Task& task, int ro
   float factor = fabsf(p.scale);
   if (p.k_scale != nullptr) factor *= p.k_scale[task.kv_head * p.k_scale_stride];
   if (p.q_scale != nullptr) {
-    factor *= p.q_scale[place.token * p.q_scale_token + place.head * p.q_scale_head];
+    const int token = p.q_scale_by_request ? place.token - task.first_token : place.token;
+    factor *= p.q_scale[task.request * p.q_scale_request + token * p.q_scale_token +
+                        place.head * p.q_scale_head];
   }
   factor *= kSpec.softcap ? 2.0F * kLog2E / p.softcap : kLog2E;
   // Above 0, so that a score of -inf stays one; what is left of a factor of 0 changes nothing.

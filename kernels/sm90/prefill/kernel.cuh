@@ -24,6 +24,8 @@ inline void prefill(const PrefillParams& params) {
   if (threadIdx.x == 0) parts.init();
   ptx::wait_for_kernel_before();
   ptx::let_next_kernel_begin();
+  const bool claims = threadIdx.x < 32;
+  if (claims) load_first_task(p);  // into L1, on its way with the header
   if (!plan_fits(p, p.fault)) return;
   __syncthreads();
 
@@ -31,7 +33,7 @@ inline void prefill(const PrefillParams& params) {
   if (threadIdx.x < kWarpgroupThreads) {
     ptx::give_registers<PrefillLayout::kLoadRegisters>();
     const auto thread = static_cast<int>(threadIdx.x);
-    if (thread < 32) {
+    if (claims) {
       load_keys_and_values<kSpec>(params, parts, thread);
     } else {
       load_queries<kSpec>(p, parts, thread - 32);

@@ -54,13 +54,22 @@ inline void store_lines_of_query(const AttentionParams& p, const plan::Task& tas
   using Code = typename QueryCode<kFp8>::Type;
   constexpr int kLineElements = kLineBytes / static_cast<int>(sizeof(Code));
   const int unit = thread % kUnits;
+  // The addresses of some rows are computed at once.
+  constexpr int kAtOnce = 4;
+  const int num_rows = task.row_end - task.row_begin;
   const auto for_each_row = [&](const auto& body) {
     HPCATTN_NO_UNROLL
-    for (int i = thread / kUnits; i < task.row_end - task.row_begin; i += kRowsAtOnce) {
-      const RowPlace place(task.first_token, task.kv_head, p.group, task.row_begin + i);
-      body(i * kLineBytes + swizzled_unit(kLineBytes, i, unit) * 16,
-           static_cast<const Code*>(p.q) + place.token * p.q_token + place.head * p.q_head +
-               unit * (kLineElements / kUnits));
+    for (int first = thread / kUnits; first < num_rows; first += kAtOnce * kRowsAtOnce) {
+      HPCATTN_UNROLL
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int i = first + j * kRowsAtOnce;
+        const RowPlace place(task.first_token, task.kv_head, p.group, task.row_begin + i);
+        const Code* const source = static_cast<const Code*>(p.q) + place.token * p.q_token +
+                                   place.head * p.q_head + unit * (kLineElements / kUnits);
+        if (i < num_rows) {
+          body(i * kLineBytes + swizzled_unit(kLineBytes, i, unit) * 16, source);
+        }
+      }
     }
   };
   if (p.q_vectors && p.scale >= 0.0F) {

@@ -10,6 +10,7 @@
 #include "kernels/sm90/prefill/dead.h"
 #include "kernels/sm90/prefill/multiply.h"
 #include "kernels/sm90/prefill/ring.h"
+#include "kernels/sm90/prefill/store.h"
 #include "kernels/sm90/prefill/tiles.h"
 
 namespace hpcattn {
@@ -35,6 +36,7 @@ class Warpgroup {
       const Task next = run_tiles(task, started, rows, scores, output, softmax);
       started = !next.is_end && task.tiles.count > 0 && next.tiles.count > 0;
       store(task, output, softmax);
+      shared_.queries().release(task.number);
       shared_.records().release(task.number);
       task = next;
     }
@@ -138,7 +140,6 @@ class Warpgroup {
                     Scores& scores, RunningSoftmax& softmax, float (&rescale)[1][2]) const {
     Products::keep_order(scores);
     shared_.slots().release(task.key(tile));
-    if (tile + 1 == task.tiles.count) shared_.queries().release(task.number);
     const int column = task.tiles.token(tile) + lane_here() % 4 * 2;
     if constexpr (kAttention.softcap || kAttention.alibi) {
       transform_scores<kAttention, Products>(scores, rows, column, p_.softcap);
@@ -184,7 +185,6 @@ class Warpgroup {
     const int last = task.tiles.count - 1;
     if (last < 0) {
       shared_.queries().wait_full(task.number);
-      shared_.queries().release(task.number);
       return next_of(task);
     }
     if (!started) {
@@ -247,8 +247,16 @@ class Warpgroup {
   void store(const Task& task, const Output& output, RunningSoftmax& softmax) const {
     softmax.finish();
     const plan::Task rows = rows_of(task);
-    store_rows<Products>(TaskOutput(p_, rows, kAttention.head_dim), warp_here() * 16, output,
-                         softmax);
+    const TaskOutput target(p_, rows, kAttention.head_dim);
+    const int first_row = warp_here() * 16;
+    if (stores_whole_rows(p_, rows)) {
+      const int row = warpgroup_ * kWarpgroupRows + first_row;
+      store_whole_rows<kSpec>(
+          target, first_row, output, softmax,
+          ptx::shared_address(shared_.q(task.number)) + row * kLayout.line_bytes, lane_here());
+    } else {
+      store_rows<Products>(target, first_row, output, softmax);
+    }
     if (rows.partial < 0) return;
     join_partials<kAttention.head_dim, kThreads, 4, 8>(
         p_, shared_.record(task.number), shared_.flag(),

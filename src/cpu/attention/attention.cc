@@ -13,6 +13,7 @@
 #include "src/common/thread_pool.h"
 #include "src/cpu/attention/dispatch.h"
 #include "src/ops/check_tensor.h"
+#include "src/ops/query_scale.h"
 #include "src/plan/rows.h"
 
 namespace hpcattn::cpu {
@@ -163,13 +164,12 @@ class Runner {
 
   /// What a row's dot products are multiplied with: the scales, and the unit that the softmax
   /// wants.
-  float q_factor(std::int64_t token, std::int64_t head, std::int64_t kv_head) const {
+  float q_factor(const ops::QueryToken& token, std::int64_t head, std::int64_t kv_head) const {
     double factor = p_.options.scale * double(scale_of(p_.options.k_scale, kv_head));
     const Tensor& q_scale = p_.options.q_scale;
     if (q_scale.defined()) {
-      const std::int64_t offset =
-          q_scale.rank() == 2 ? token * q_scale.stride(0) + head * q_scale.stride(1) : 0;
-      factor *= double(q_scale.data_as<const float>()[offset]);
+      factor *=
+          double(q_scale.data_as<const float>()[ops::query_scale_offset(q_scale, token, head)]);
     }
     return float(p_.options.softcap > 0.0 ? factor / p_.options.softcap : factor * kLog2E);
   }
@@ -185,7 +185,7 @@ class Runner {
       const std::int64_t token = range.token_of(row);
       const std::int64_t head = range.q_head_of(row);
       load_row(row_of(p_.q, first_token + token, head), int(head_dim_),
-               q_factor(first_token + token, head, range.kv_head_of(row)),
+               q_factor({first_token + token, task.request, token}, head, range.kv_head_of(row)),
                scratch.q + row * head_dim_);
       const plan::KvRange seen = plan::visible(mask, before + token, length);
       scratch.position[row] = static_cast<std::int32_t>(before + token);

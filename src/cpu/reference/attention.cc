@@ -21,6 +21,7 @@ struct Problem {
 
 /// The KV tokens of one request, decoded: keys[j][kv_head][d].
 struct Request {
+  std::int64_t index = 0;
   std::int64_t first_token = 0;
   std::int64_t num_queries = 0;
   std::int64_t num_keys = 0;
@@ -34,9 +35,11 @@ double scale_of_head(const Tensor& scale, std::int64_t head) {
   return element(scale, {scale.size(0) == 1 ? 0 : head});
 }
 
-double scale_of_row(const Tensor& scale, std::int64_t token, std::int64_t head) {
+double scale_of_row(const Tensor& scale, const Request& request, std::int64_t i,
+                    std::int64_t head) {
   if (!scale.defined()) return 1.0;
-  return scale.rank() == 1 ? element(scale, {0}) : element(scale, {token, head});
+  if (scale.rank() == 3) return element(scale, {request.index, head, i});
+  return scale.rank() == 1 ? element(scale, {0}) : element(scale, {request.first_token + i, head});
 }
 
 bool is_visible(const AttentionOptions& options, std::int64_t position, std::int64_t j) {
@@ -56,7 +59,7 @@ void attend_row(const Problem& problem, const Request& request, std::int64_t i, 
   const std::int64_t kv_head = head / (num_q_heads / problem.num_kv_heads);
   const std::int64_t token = request.first_token + i;
   const std::int64_t position = request.num_keys - request.num_queries + i;
-  const double factor = options.scale * scale_of_row(options.q_scale, token, head) *
+  const double factor = options.scale * scale_of_row(options.q_scale, request, i, head) *
                         scale_of_head(options.k_scale, kv_head);
 
   std::vector<double> q(static_cast<std::size_t>(head_dim));
@@ -161,6 +164,7 @@ AttentionResult attention(const PagedAttentionArgs& args) {
   AttentionResult result = empty_result(args.q);
   for (std::int64_t r = 0; r < args.kv_lens.size(0); ++r) {
     Request request;
+    request.index = r;
     request.first_token = integer(args.cu_seqlens_q, {r});
     request.num_queries = integer(args.cu_seqlens_q, {r + 1}) - request.first_token;
     request.num_keys = integer(args.kv_lens, {r});
@@ -187,6 +191,7 @@ AttentionResult attention(const PackedAttentionArgs& args) {
   AttentionResult result = empty_result(args.q);
   for (std::int64_t r = 0; r + 1 < args.cu_seqlens_k.size(0); ++r) {
     Request request;
+    request.index = r;
     request.first_token = integer(args.cu_seqlens_q, {r});
     request.num_queries = integer(args.cu_seqlens_q, {r + 1}) - request.first_token;
     const std::int64_t first_key = integer(args.cu_seqlens_k, {r});

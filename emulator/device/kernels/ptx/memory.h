@@ -18,6 +18,12 @@ inline void clear_shared_16(std::uint32_t shared) {
   std::memset(emulator::shared_at(shared, 16, 16), 0, 16);
 }
 
+inline uint4 load_shared_16(std::uint32_t shared) {
+  uint4 words;
+  std::memcpy(&words, emulator::shared_at(shared, 16, 16), 16);
+  return words;
+}
+
 inline void store_shared(std::uint32_t shared, std::uint32_t word) {
   std::memcpy(emulator::shared_at(shared, 4, 4), &word, 4);
 }

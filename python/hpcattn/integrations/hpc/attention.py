@@ -13,7 +13,6 @@ import torch
 import hpcattn
 from hpcattn.integrations.hpc.per_token import check_k_scale, widen
 from hpcattn.integrations.hpc.quant import QuantType, quant_type_of
-from hpcattn.integrations.hpc.scales import from_prefill_layout
 from hpcattn.integrations.hpc.steps import lengths_and_plan, request_starts
 
 _PER_TOKEN = QuantType.QPERTOKEN_PERHEAD_KPERTOKEN_PERHEAD_VPERHEAD
@@ -243,7 +242,7 @@ def attention_with_kvcache_prefill_fp8(
                 f"{op}: qscale holds {qscale.shape[2]} query tokens a request, expected "
                 f"max_seqlens_q ({max_seqlens_q}) or more."
             )
-        q_scale = from_prefill_layout(qscale, cu_seqlens_q, q.shape[0])
+        q_scale = qscale
     return _attend_fp8(
         op,
         q,

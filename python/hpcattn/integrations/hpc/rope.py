@@ -69,6 +69,20 @@ def set_norm_eps(eps: float) -> float:
     return before
 
 
+_zeros_of_device: dict[torch.device, torch.Tensor] = {}
+
+
+def _zeros(device: torch.device) -> torch.Tensor:
+    """A zero that outlives the call: filling a new one takes a kernel each time."""
+    zero = _zeros_of_device.get(device)
+    if zero is None:
+        zero = torch.zeros((), dtype=torch.int32, device=device)
+        # Memory of a graph's pool is the graph's.
+        if not (zero.is_cuda and torch.cuda.is_current_stream_capturing()):
+            _zeros_of_device[device] = zero
+    return zero
+
+
 def _split_qkv(
     op: str, qkv: torch.Tensor, key_cache: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -108,6 +122,7 @@ def _run(
     qk_norm_policy: int,
     out_q_dtype: torch.dtype | None = None,
     q_scale: torch.Tensor | None = None,
+    out_q_scale: torch.Tensor | None = None,
     k_scale: torch.Tensor | None = None,
     v_scale: torch.Tensor | None = None,
     upper_max: float = 448.0,
@@ -147,6 +162,7 @@ def _run(
         out_k=out_k,
         out_v=out_v,
         q_scale=q_scale,
+        out_q_scale=out_q_scale,
         upper_max=upper_max,
         norm_policy=_POLICIES[policy],
         q_norm_weight=q_norm_weight if norms else None,
@@ -263,8 +279,9 @@ def rope_norm_store_kv_fp8(
 
     Returns:
         `out_q`; q's scales float32: in a prefill `[num_requests, num_q_heads, max_seqlens padded to
-        a multiple of 128]`, else `[num_tokens, num_q_heads]`, for policy 2 empty; a workspace flag
-        `[num_requests, num_kv_heads]` int32, zeros.
+        a multiple of 128]`, of which entries past a request's tokens have no meaning, else
+        `[num_tokens, num_q_heads]`, for policy 2 empty; a flag `[num_requests, num_kv_heads]`
+        int32, zeros, not to be written: all calls share it, and nothing here reads it.
 
     Raises:
         ValueError: Shapes or dtypes that contradict the above, a request longer than `max_seqlens`
@@ -293,6 +310,12 @@ def rope_norm_store_kv_fp8(
     if static:
         assert q_scale_inv is not None
         q_scale = q_scale_inv.reshape(1).reciprocal()
+    num_tokens, num_q_heads = _split_qkv(op, qkv, key_cache)[0].shape[:2]
+    requests, num_kv_heads = q_index.shape[0] - 1, key_cache.shape[2]
+    # Of one request, both layouts are strides.
+    by_request = None
+    if is_prefill and not static and requests == 1 and num_tokens <= padded(longest):
+        by_request = qkv.new_empty(1, num_q_heads, padded(longest), dtype=torch.float32)
     q, scales = _run(
         op,
         key_cache,
@@ -310,14 +333,16 @@ def rope_norm_store_kv_fp8(
         qk_norm_policy=qk_norm_policy,
         out_q_dtype=torch.float8_e4m3fn,
         q_scale=q_scale,
+        out_q_scale=None if by_request is None else by_request[0, :, :num_tokens].t(),
         k_scale=k_scale.reshape(1) if k_scale.dim() == 0 else k_scale,
         v_scale=v_scale.reshape(1) if v_scale.dim() == 0 else v_scale,
         upper_max=448.0 if upper_max is None else upper_max,
     )
-    requests, num_kv_heads = q_index.shape[0] - 1, key_cache.shape[2]
-    split_flag = torch.zeros(requests, num_kv_heads, dtype=torch.int32, device=qkv.device)
+    split_flag = _zeros(qkv.device).expand(requests, num_kv_heads)
     if scales is None:
         return q, torch.empty(0, dtype=torch.float32, device=qkv.device), split_flag
-    if is_prefill:
+    if by_request is not None:
+        scales = by_request
+    elif is_prefill:
         scales = to_prefill_layout(scales, q_index, longest)
     return q, scales, split_flag

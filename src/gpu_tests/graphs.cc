@@ -79,9 +79,10 @@ std::string capture_and_replay(GpuLane& lane, const AttentionCase& c,
                              batch.out().buffer().size());
         lane.stream.download(batch.lse().buffer().data(), a.lse.data(),
                              batch.lse().buffer().size());
-        report += testkit::check_outputs(batch.out(), batch.lse(), host.options, steps[i].want,
-                                         what + std::to_string(i) + " of " + to_string(c),
-                                         testkit::gpu_arithmetic(c.q_dtype, c.kv_dtype));
+        report += testkit::check_outputs(
+            batch.out(), batch.lse(), host.options, steps[i].want,
+            what + std::to_string(i) + " of " + to_string(c),
+            testkit::gpu_arithmetic(host.q, host.k_cache, host.cu_seqlens_q));
       };
       set_lengths(steps[i]);
       judge("replay ", [&] { graph.replay(lane.stream); });

@@ -149,24 +149,22 @@ class Balancer {
     emit(rule);
   }
 
-  /// Tasks are dealt to the threads in runs. Of a piece, the heads come one after the other: ctas
-  /// that claim them at one time read neighbours in memory. The last tile's pieces come first: of a
-  /// causal prompt they are the longest.
+  /// Pieces are dealt to the threads in runs. The heads' tasks of one come one after the other:
+  /// ctas that claim them at one time read neighbours in memory. The last tile's pieces come first:
+  /// of a causal prompt they are the longest.
   constexpr void emit(const CutRule& rule) {
-    const Chunks tasks(totals_.num_tasks, cta_.num_threads());
+    const Chunks pieces(totals_.num_tasks > 0 ? totals_.pieces : 0, cta_.num_threads());
     cta_.each(cta_.num_threads(), [&](int t) {
-      if (tasks.begin(t) < tasks.end(t)) emit_run(rule, tasks.begin(t), tasks.end(t));
+      if (pieces.begin(t) < pieces.end(t)) emit_run(rule, pieces.begin(t), pieces.end(t));
       if (t == 0) write_head();
     });
   }
 
-  /// Tasks [first, last), counted from the plan's end.
+  /// Pieces [first, last) of one head, counted from the plan's end.
   constexpr void emit_run(const CutRule& rule, std::int32_t first, std::int32_t last) {
-    std::int32_t piece = divide(first, shape_.num_kv_heads);  // of a head, then of the tile
-    std::int32_t head = first - piece * shape_.num_kv_heads;
     const std::int32_t chunk =
-        last_at_most(memory_.pieces_before, index_.tile_chunks().active(), piece);
-    piece -= memory_.pieces_before[chunk];
+        last_at_most(memory_.pieces_before, index_.tile_chunks().active(), first);
+    std::int32_t piece = first - memory_.pieces_before[chunk];  // of the tile
     std::int32_t tile = index_.tile_chunks().begin(chunk);
     std::int32_t rows = memory_.rows_before[chunk];
     std::int32_t combines = memory_.combines_before[chunk];
@@ -174,7 +172,7 @@ class Balancer {
     index_.find_tile(tile, at);
     std::int32_t pieces = num_pieces(shape_, rule, at.tile);
     HPCATTN_NO_UNROLL
-    for (std::int32_t j = first; j < last; ++j) {
+    for (std::int32_t j = first; j < last; ++j, ++piece) {
       HPCATTN_NO_UNROLL
       while (piece >= pieces) {  // the next tile
         piece -= pieces;
@@ -184,38 +182,45 @@ class Balancer {
         index_.find_tile(++tile, at);
         pieces = num_pieces(shape_, rule, at.tile);
       }
-      at.head = head;
-      emit_piece(totals_.num_tasks - 1 - j, at, piece, pieces, head * totals_.rows + rows,
-                 head * totals_.combines + combines);
-      if (++head == shape_.num_kv_heads) {
-        head = 0;
-        ++piece;
+      const KvPiece kv{piece_begin(shape_, at.tile, piece, pieces),
+                       piece_begin(shape_, at.tile, piece + 1, pieces), piece, pieces};
+      HPCATTN_NO_UNROLL
+      for (at.head = 0; at.head < shape_.num_kv_heads; ++at.head) {
+        emit_piece(totals_.num_tasks - 1 - j * shape_.num_kv_heads - at.head, at, kv,
+                   at.head * totals_.rows + rows, at.head * totals_.combines + combines);
       }
     }
   }
 
+  /// A part of a tile's KV range: piece `index` of `count`.
+  struct KvPiece {
+    std::int32_t begin;
+    std::int32_t end;
+    std::int32_t index;
+    std::int32_t count;
+  };
+
   /// A task, and the combines whose first partial it makes. `partial`, `combine`: the tile's first.
-  constexpr void emit_piece(std::int32_t task, const PlacedTile& at, std::int32_t piece,
-                            std::int32_t pieces, std::int32_t partial, std::int32_t combine) {
-    const std::int32_t begin = piece_begin(shape_, at.tile, piece, pieces);
-    const std::int32_t end = piece_begin(shape_, at.tile, piece + 1, pieces);
-    if (pieces == 1) {
-      cta_.store(in_.plan + in_.layout.task(task), at.task(begin, end, -1, -1));
+  constexpr void emit_piece(std::int32_t task, const PlacedTile& at, const KvPiece& kv,
+                            std::int32_t partial, std::int32_t combine) {
+    if (kv.count == 1) {
+      cta_.store(in_.plan + in_.layout.task(task), at.task(kv.begin, kv.end, -1, -1));
       return;
     }
-    const JoinShape join(pieces);
+    const JoinShape join(kv.count);
     const std::int32_t rows = at.num_rows();
-    const std::int32_t mine = partial + piece * rows;
-    const std::int32_t group = join.groups > 0 ? divide(piece, join.size) : -1;
-    cta_.store(in_.plan + in_.layout.task(task), at.task(begin, end, mine, combine + 1 + group));
-    if (piece == 0) {
+    const std::int32_t mine = partial + kv.index * rows;
+    const std::int32_t group = join.groups > 0 ? divide(kv.index, join.size) : -1;
+    cta_.store(in_.plan + in_.layout.task(task),
+               at.task(kv.begin, kv.end, mine, combine + 1 + group));
+    if (kv.index == 0) {
       const bool two_steps = join.groups > 0;
-      write_combine(combine, at.combine(partial, two_steps ? join.groups : pieces,
+      write_combine(combine, at.combine(partial, two_steps ? join.groups : kv.count,
                                         two_steps ? join.size * rows : rows, -1));
     }
-    if (join.groups > 0 && group * join.size == piece) {
+    if (join.groups > 0 && group * join.size == kv.index) {
       write_combine(combine + 1 + group,
-                    at.combine(mine, std::min(join.size, pieces - piece), rows, combine));
+                    at.combine(mine, std::min(join.size, kv.count - kv.index), rows, combine));
     }
   }
 

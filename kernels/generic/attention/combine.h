@@ -148,8 +148,9 @@ struct JoinedRows {
         const float factor = results[r].factor * values;
         const std::int64_t out_row = place(r).out_row(p.output);
         for_each_quad(joined[r], [&](int dim, const float4& sum) {
-          store_pair<kOut>(p.output, out_row, dim, sum.x * factor, sum.y * factor);
-          store_pair<kOut>(p.output, out_row, dim + 2, sum.z * factor, sum.w * factor);
+          store_quad<kOut>(
+              p.output, out_row, dim,
+              make_float4(sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor));
         });
       }
     });

@@ -69,6 +69,20 @@ inline void store_pair(const AttentionOutput& o, std::int64_t row, int dim, floa
   }
 }
 
+/// Elements `dim` to `dim + 3`, `dim` a multiple of 4.
+template <DType kOut>
+inline void store_quad(const AttentionOutput& o, std::int64_t row, int dim, const float4& x) {
+  if constexpr (size_bytes(kOut) == 2) {
+    if (o.out_vectors) {
+      *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(o.out) + row + dim) =
+          make_uint2(encode_pair<kOut>(x.x, x.y), encode_pair<kOut>(x.z, x.w));
+      return;
+    }
+  }
+  store_pair<kOut>(o, row, dim, x.x, x.y);
+  store_pair<kOut>(o, row, dim + 2, x.z, x.w);
+}
+
 /// Calls body(constant) with out's dtype as a type: the branch is outside of the loops over dims.
 template <DType kValue>
 struct DTypeConstant {

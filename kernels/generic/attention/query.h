@@ -7,6 +7,7 @@
 #include "kernels/generic/attention/config.h"
 #include "kernels/generic/attention/output.h"
 #include "kernels/generic/attention/params.h"
+#include "kernels/ptx/memory.h"
 #include "kernels/tile/unroll.h"
 
 namespace hpcattn {
@@ -49,6 +50,20 @@ inline void write_row_infos(const AttentionParams& p, const plan::Task& task, Ro
                             int thread) {
   for (int i = thread; i < kRows; i += kAttentionThreads) {
     infos[i] = row_info_of<kSpec>(p, task, i);
+  }
+}
+
+/// q of a task is on its way to the L2 cache; by kThreads threads.
+template <AttentionSpec kSpec, int kThreads>
+inline void fetch_query(const AttentionParams& p, const plan::Task& task, int thread) {
+  constexpr int kElement = static_cast<int>(size_bytes(kSpec.q_dtype));
+  HPCATTN_NO_UNROLL
+  for (int row = task.row_begin + thread; row < task.row_end; row += kThreads) {
+    const RowPlace place(task.first_token, task.kv_head, p.group, row);
+    const char* const q = static_cast<const char*>(p.q) +
+                          (place.token * p.q_token + place.head * p.q_head) * kElement;
+    HPCATTN_UNROLL
+    for (int byte = 0; byte < kSpec.head_dim * kElement; byte += 128) ptx::fetch_into_l2(q + byte);
   }
 }
 

@@ -3,8 +3,7 @@
 // the ring holds, over the ends of tasks too.
 #pragma once
 
-#include "kernels/generic/attention/output.h"
-#include "kernels/ptx/memory.h"
+#include "kernels/generic/attention/query.h"
 #include "kernels/ptx/tensor_copy.h"
 #include "kernels/sm90/decode/params.h"
 #include "kernels/sm90/decode/shared.h"
@@ -22,23 +21,6 @@ inline int page_of(const AttentionParams& p, const plan::Task& task, int tile, i
     return -1;
   }
   return p.page_table[task.request * p.table_request + p.page_size.divide(token) * p.table_page];
-}
-
-/// q of a task into L2, before its K and V are asked for: behind them it would wait for all that
-/// the ring holds.
-template <DecodeSpec kSpec>
-inline void fetch_query(const AttentionParams& p, const plan::Task& task, int lane) {
-  constexpr int kRowBytes =
-      kSpec.attention.head_dim * static_cast<int>(size_bytes(kSpec.attention.q_dtype));
-  HPCATTN_NO_UNROLL
-  for (int row = task.row_begin + lane; row < task.row_end; row += 32) {
-    const RowPlace place(task.first_token, task.kv_head, p.group, row);
-    const char* const q =
-        static_cast<const char*>(p.q) + (place.token * p.q_token + place.head * p.q_head) *
-                                            static_cast<int>(size_bytes(kSpec.attention.q_dtype));
-    HPCATTN_UNROLL
-    for (int byte = 0; byte < kRowBytes; byte += 128) ptx::fetch_into_l2(q + byte);
-  }
 }
 
 /// One pass over K and V of a task, a lane for each page of a tile, of which `page` is the first
@@ -104,7 +86,8 @@ inline void load_tasks(const DecodeParams& params, const plan::Task& first,
     // Under way with the length that task_fits() looks at.
     const int first_page = page_of<kSpec>(p, task, TileRange<kTileKv>(task).begin, lane);
     if (!task_fits(p, task, lane == 0)) return;
-    if (num_passes > 0) fetch_query<kSpec>(p, task, lane);
+    // Behind K and V it would wait for all that the ring holds.
+    if (num_passes > 0) fetch_query<kSpec.attention, 32>(p, task, lane);
     const int num_slices = (task.row_end - task.row_begin + kSpec.rows - 1) / kSpec.rows;
     for (int slice = 0; slice < num_slices; ++slice) {
       Pass pass = pass_of<kSpec.rows>(task, slice);

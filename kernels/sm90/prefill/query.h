@@ -5,6 +5,7 @@
 #include "kernels/generic/attention/query.h"
 #include "kernels/ptx/copy.h"
 #include "kernels/sm90/prefill/ring.h"
+#include "kernels/sm90/tasks.h"
 
 namespace hpcattn {
 
@@ -103,11 +104,18 @@ template <PrefillSpec kSpec>
 inline void load_queries(const AttentionParams& p, const PrefillShared<kSpec>& shared, int thread) {
   const auto records = shared.records();
   const auto queries = shared.queries();
+  constexpr int kThreads = PrefillShared<kSpec>::kQueryWarps * 32;
+  // The plan may be another batch's, which the warp that sends records finds out.
+  const plan::Task first = load_first_task(p);
+  if (first_task(p) != kNoTask && first.first_token + first.num_tokens <= p.num_tokens) {
+    fetch_query<kSpec.attention, kThreads>(p, first, thread);
+  }
   for (int number = 0;; ++number) {
     records.wait_full(number);
     const plan::Task task = shared.record(number);
     records.release(number);
     if (task.request == kNoRequest) return;
+    if (number > 0) fetch_query<kSpec.attention, kThreads>(p, task, thread);
     queries.wait_empty(number);
     store_lines_of_query<kSpec>(p, task, shared.q(number), thread);
     ptx::fence_async_shared();  // the products read what these threads wrote or copied

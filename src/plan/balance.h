@@ -149,19 +149,31 @@ class Balancer {
     emit(rule);
   }
 
-  /// Pieces are dealt to the threads in runs. The heads' tasks of one come one after the other:
-  /// ctas that claim them at one time read neighbours in memory. The last tile's pieces come first:
-  /// of a causal prompt they are the longest.
+  /// Pieces are dealt to the threads in runs; of few, a thread has some of the heads. The heads'
+  /// tasks of a piece come one after the other: ctas that claim them at one time read neighbours in
+  /// memory. The last tile's pieces come first: of a causal prompt they are the longest.
   constexpr void emit(const CutRule& rule) {
-    const Chunks pieces(totals_.num_tasks > 0 ? totals_.pieces : 0, cta_.num_threads());
+    const std::int32_t pieces = totals_.num_tasks > 0 ? totals_.pieces : 0;
+    const std::int32_t heads = shape_.num_kv_heads;
+    const std::int32_t parts =
+        std::clamp(divide(cta_.num_threads(), std::max(pieces, 1)), 1, heads);
+    const Chunks items(pieces * parts, cta_.num_threads());  // of a thread one, where parts > 1
     cta_.each(cta_.num_threads(), [&](int t) {
-      if (pieces.begin(t) < pieces.end(t)) emit_run(rule, pieces.begin(t), pieces.end(t));
+      const std::int32_t first = items.begin(t);
+      const std::int32_t last = items.end(t);
+      if (first < last) {
+        const std::int32_t piece = divide(first, parts);
+        const std::int32_t part = first - piece * parts;
+        emit_run(rule, piece, divide(last - 1, parts) + 1, divide(part * heads, parts),
+                 divide((part + 1) * heads, parts));
+      }
       if (t == 0) write_head();
     });
   }
 
-  /// Pieces [first, last) of one head, counted from the plan's end.
-  constexpr void emit_run(const CutRule& rule, std::int32_t first, std::int32_t last) {
+  /// Pieces [first, last) of one head, counted from the plan's end, for heads [begin, end).
+  constexpr void emit_run(const CutRule& rule, std::int32_t first, std::int32_t last,
+                          std::int32_t begin, std::int32_t end) {
     const std::int32_t chunk =
         last_at_most(memory_.pieces_before, index_.tile_chunks().active(), first);
     std::int32_t piece = first - memory_.pieces_before[chunk];  // of the tile
@@ -185,7 +197,7 @@ class Balancer {
       const KvPiece kv{piece_begin(shape_, at.tile, piece, pieces),
                        piece_begin(shape_, at.tile, piece + 1, pieces), piece, pieces};
       HPCATTN_NO_UNROLL
-      for (at.head = 0; at.head < shape_.num_kv_heads; ++at.head) {
+      for (at.head = begin; at.head < end; ++at.head) {
         emit_piece(totals_.num_tasks - 1 - j * shape_.num_kv_heads - at.head, at, kv,
                    at.head * totals_.rows + rows, at.head * totals_.combines + combines);
       }

@@ -110,18 +110,23 @@ FAULTS = (
     Fault("place within a tile", _LOAD, "place * token_stride", "row * token_stride"),
     Fault("V read with K's strides", _LOAD, "p_.v_page, p_.v_token", "p_.k_page, p_.k_token"),
     Fault("V's head by K's stride", _LOAD, "task.kv_head * p.v_head", "task.kv_head * p.k_head"),
-    Fault("heads of a group mixed up", _OUTPUT, "kv_head * group + row", "kv_head + row"),
+    Fault("heads of a group mixed up", _OUTPUT, "kv_head * heads + row", "kv_head + row"),
     Fault("odd and even dims of fp8 V", _MULTIPLY, "pairs[1], 0x6420", "pairs[1], 0x7531"),
     # Splits.
     Fault("splits joined without weights", _COMBINE, "ptx::ex2(one - largest)", "1.0F"),
     Fault(
         "last split left out",
         _COMBINE,
-        "first + i < c.num_splits &&",
-        "first + i < c.num_splits - 1 &&",
+        "split + i < c.num_splits &&",
+        "split + i < c.num_splits - 1 &&",
     ),
     Fault("earlier partials not rescaled", _COMBINE, "total *= kept;", ""),
-    Fault("partials' rows mixed up", _COMBINE, "std::int64_t{first + i} * c.stride", "first + i"),
+    Fault(
+        "partials' rows mixed up",
+        _COMBINE,
+        "part_from += std::int64_t{c.stride}",
+        "part_from += std::int64_t{1}",
+    ),
     Fault("second step of a join left out", _COMBINE, "index = c.next;", "index = -1;"),
     # Claims.
     Fault(
@@ -162,8 +167,8 @@ FAULTS = (
     Fault(
         "scores read before they are there",
         _PREFILL + "task.h",
-        "ptx::wgmma_wait<1>();\n      turn_",
-        "turn_",
+        "ptx::wgmma_wait<1>();\n      masked",
+        "masked",
         kernels="prefill",
     ),
     Fault(

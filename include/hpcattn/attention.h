@@ -37,12 +37,12 @@ struct AttentionOptions {
 
   Tensor alibi_slopes;  // [num_q_heads] float32
   Tensor sinks;         // [num_q_heads] float32, float16 or bfloat16; a logit without a value
-  /// For an fp8 q: float32 [1], [num_tokens, num_q_heads], or by request [num_requests, num_q_heads,
-  /// most_tokens]: of each request's tokens, others are not read.
+  /// For an fp8 q: float32 [1], [num_tokens, num_q_heads], or by request [num_requests,
+  /// num_q_heads, most_tokens]: of each request's tokens, others are not read.
   Tensor q_scale;
-  Tensor k_scale;       // float32 [1] or [num_kv_heads]; real K = stored K * k_scale
-  Tensor v_scale;       // float32 [1] or [num_kv_heads]
-  Tensor out_scale;     // float32 [1]; for an fp8 out: stored = out / out_scale, saturated
+  Tensor k_scale;    // float32 [1] or [num_kv_heads]; real K = stored K * k_scale
+  Tensor v_scale;    // float32 [1] or [num_kv_heads]
+  Tensor out_scale;  // float32 [1]; for an fp8 out: stored = out / out_scale, saturated
 };
 
 /// Arguments of paged_attention.

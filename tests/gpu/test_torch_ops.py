@@ -79,7 +79,9 @@ def test_paged_attention(
     gpu_tensors, gpu_arguments = on_gpu(batch).paged()
     gpu_options = on_gpu(options)
     out, lse = hpcattn.paged_attention(*gpu_tensors, **gpu_arguments, **gpu_options)
-    assert_near(out, expected, "out", eps_of(q_dtype))
+    # Long prompts of e4m3 round P to e4m3 too, on Hopper.
+    eps = 2.0**-4 if q_dtype == E4M3 else eps_of(q_dtype)
+    assert_near(out, expected, "out", eps)
     assert_near(lse, expected_lse, "lse", 2.0**-9)
     group = hpcattn.AttentionGroup.of(
         gpu_tensors[0],

@@ -208,6 +208,30 @@ def test_prefill_fp8_takes_scales_by_request(width: int, given: bool) -> None:
     case.check(got, "prefill fp8")
 
 
+def test_prefill_fp8_with_a_scale_for_each_token_and_head_of_k() -> None:
+    case = make_case(lengths=PREFILL, dtype=E4M3, heads=(8, 2), page_size=32, padding=2)
+    scales = torch.rand(case.k_cache.shape[:3], generator=torch.Generator().manual_seed(1)) + 0.5
+    others = {name: scale for name, scale in case.scales.items() if name != "k_scale"}
+    expected, _ = reference.paged_attention(
+        case.q,
+        case.k_cache.double() * scales.double()[..., None],
+        case.v_cache,
+        page_table=case.block_ids,
+        cu_seqlens_q=case.cu_seqlens_q,
+        kv_lens=case.kv_lens,
+        scale=case.q.shape[2] ** -0.5,
+        **others,
+    )
+    qscale = prefill_scales(case.scales["q_scale"], [n for n, _ in PREFILL], 256)
+    by_head = scales.transpose(1, 2).contiguous().view(-1, 2, 1, 32).transpose(1, 2)
+    got = hpc.attention_with_kvcache_prefill_fp8(
+        *(case.q, case.k_cache, case.v_cache, qscale, by_head.contiguous().view(E4M3)),
+        *(case.scales["v_scale"], case.cu_seqlens_q, case.block_ids, case.kv_lens, 130),
+        quant_type=0,
+    )
+    assert_near(got, expected, case.v_max, "k scales by token, prefill")
+
+
 @pytest.mark.parametrize("given", [True, False])
 def test_prefill_without_pages(given: bool) -> None:
     lengths = [7, 0, 64, 1]

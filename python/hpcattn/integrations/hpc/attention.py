@@ -13,6 +13,7 @@ import torch
 import hpcattn
 from hpcattn.integrations.hpc.per_token import check_k_scale, widen
 from hpcattn.integrations.hpc.quant import QuantType, quant_type_of
+from hpcattn.integrations.hpc.scales import from_prefill_layout
 from hpcattn.integrations.hpc.steps import lengths_and_plan, request_starts
 
 _PER_TOKEN = QuantType.QPERTOKEN_PERHEAD_KPERTOKEN_PERHEAD_VPERHEAD
@@ -73,6 +74,8 @@ def _attend_fp8(
     kscale, vscale = _vector(kscale), _vector(vscale)
     if kind == _PER_TOKEN and kscale.dim() != 1:
         check_k_scale(op, kscale, kcache)
+        if q_scale.dim() == 3:
+            q_scale = from_prefill_layout(q_scale, cu_seqlens_q, q.shape[0])
         if output is None:
             output = torch.empty(q.shape, dtype=torch.bfloat16, device=q.device)
         q, kcache, vcache, page_table = widen(

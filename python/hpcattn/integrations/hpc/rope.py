@@ -69,20 +69,6 @@ def set_norm_eps(eps: float) -> float:
     return before
 
 
-_zeros_of_device: dict[torch.device, torch.Tensor] = {}
-
-
-def _zeros(device: torch.device) -> torch.Tensor:
-    """A zero that outlives the call: filling a new one takes a kernel each time."""
-    zero = _zeros_of_device.get(device)
-    if zero is None:
-        zero = torch.zeros((), dtype=torch.int32, device=device)
-        # Memory of a graph's pool is the graph's.
-        if not (zero.is_cuda and torch.cuda.is_current_stream_capturing()):
-            _zeros_of_device[device] = zero
-    return zero
-
-
 def _split_qkv(
     op: str, qkv: torch.Tensor, key_cache: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -280,8 +266,8 @@ def rope_norm_store_kv_fp8(
     Returns:
         `out_q`; q's scales float32: in a prefill `[num_requests, num_q_heads, max_seqlens padded to
         a multiple of 128]`, of which entries past a request's tokens have no meaning, else
-        `[num_tokens, num_q_heads]`, for policy 2 empty; a flag `[num_requests, num_kv_heads]`
-        int32, zeros, not to be written: all calls share it, and nothing here reads it.
+        `[num_tokens, num_q_heads]`, for policy 2 empty; a workspace flag `[num_requests,
+        num_kv_heads]` int32, zeros.
 
     Raises:
         ValueError: Shapes or dtypes that contradict the above, a request longer than `max_seqlens`
@@ -338,7 +324,8 @@ def rope_norm_store_kv_fp8(
         v_scale=v_scale.reshape(1) if v_scale.dim() == 0 else v_scale,
         upper_max=448.0 if upper_max is None else upper_max,
     )
-    split_flag = _zeros(qkv.device).expand(requests, num_kv_heads)
+    # Of each call its own: other kernels count in it.
+    split_flag = torch.zeros(requests, num_kv_heads, dtype=torch.int32, device=qkv.device)
     if scales is None:
         return q, torch.empty(0, dtype=torch.float32, device=qkv.device), split_flag
     if by_request is not None:

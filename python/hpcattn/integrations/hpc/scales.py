@@ -38,6 +38,27 @@ def to_prefill_layout(
     return scales[tokens.long()].transpose(1, 2).contiguous()
 
 
+def from_prefill_layout(
+    scales: torch.Tensor, cu_seqlens_q: torch.Tensor, num_tokens: int
+) -> torch.Tensor:
+    """The way back: `[num_requests, num_heads, width]` as `[num_tokens, num_heads]`.
+
+    Args:
+        scales: As `to_prefill_layout` gives them; any strides.
+        cu_seqlens_q: `[num_requests + 1]` int32.
+        num_tokens: Rows of q; those past the end of `cu_seqlens_q` get any scale.
+    """
+    num_requests, num_heads, width = scales.shape
+    if num_requests == 0 or width == 0:
+        return scales.new_ones(num_tokens, num_heads)
+    starts = cu_seqlens_q.long()
+    tokens = torch.arange(num_tokens, device=scales.device)
+    # Requests without tokens share their start with the next one and are passed over.
+    request = torch.searchsorted(starts[1:], tokens, right=True).clamp_(max=num_requests - 1)
+    within = (tokens - starts[request]).clamp_(0, width - 1)
+    return scales[request, :, within].contiguous()
+
+
 def k_scales_of_pages(
     k_scale: torch.Tensor, pages: torch.Tensor, page_size: int, num_heads: int
 ) -> torch.Tensor:

@@ -16,6 +16,12 @@ inline plan::Task load_first_task(const AttentionParams& p) {
   return task;
 }
 
+/// Whether q of that task may be looked at before it is known that the plan is this batch's, which
+/// the warp that claims tasks finds out: it is there, and within q.
+inline bool may_look_ahead(const AttentionParams& p, const plan::Task& first) {
+  return first_task(p) != kNoTask && first.first_token + first.num_tokens <= p.num_tokens;
+}
+
 /// Calls body(task, before_last) for each task of this cta, by all lanes of one warp; `task_at(i)`
 /// is the plan's i-th. Before the copies of a task's last tile comes before_last(), which claims
 /// the next: so that the claim is there when they are under way, and no earlier than that.

@@ -11,6 +11,10 @@
 
 namespace hpcattn {
 
+inline float4 scaled(const float4& x, float factor) {
+  return make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
+}
+
 /// The partial results of a row, joined: a lane has four neighbouring dims, by turns.
 template <int kHeadDim>
 struct JoinedRow {
@@ -36,7 +40,7 @@ struct JoinedRow {
     total *= kept;
     HPCATTN_UNROLL
     for (float4& sum : sums) {
-      sum = make_float4(sum.x * kept, sum.y * kept, sum.z * kept, sum.w * kept);
+      sum = scaled(sum, kept);
     }
     HPCATTN_UNROLL
     for (int i = 0; i < kCount; ++i) {
@@ -122,8 +126,7 @@ struct JoinedRows {
       if (lane == 0) p.partial_lse[partial] = result.lse;
       for_each_quad(joined[r], [&](int dim, const float4& sum) {
         *reinterpret_cast<float4*>(p.partial_out + partial * kHeadDim + dim) =
-            make_float4(sum.x * result.factor, sum.y * result.factor, sum.z * result.factor,
-                        sum.w * result.factor);
+            scaled(sum, result.factor);
       });
     }
   }
@@ -148,9 +151,7 @@ struct JoinedRows {
         const float factor = results[r].factor * values;
         const std::int64_t out_row = place(r).out_row(p.output);
         for_each_quad(joined[r], [&](int dim, const float4& sum) {
-          store_quad<kOut>(
-              p.output, out_row, dim,
-              make_float4(sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor));
+          store_quad<kOut>(p.output, out_row, dim, scaled(sum, factor));
         });
       }
     });
@@ -198,10 +199,9 @@ inline void join_partials(const AttentionParams& p, const plan::Task& task, int*
                           const Sync& sync) {
   int index = task.combine;
   while (index >= 0) {
-    const auto* const combine =
-        reinterpret_cast<const plan::Combine*>(p.plan + p.layout.combine(index));
-    const auto c =
-        load_record<plan::Combine>(p.plan + p.layout.combine(index));  // under way with what comes
+    const std::int32_t* const words = p.plan + p.layout.combine(index);
+    const auto* const combine = reinterpret_cast<const plan::Combine*>(words);
+    const auto c = load_record<plan::Combine>(words);  // under way with what comes
     const float values = value_factor(p.output, c.kv_head);
     sync();
     if (thread == 0) {

@@ -46,12 +46,11 @@ inline void decode(const DecodeParams& params) {
     return;
   }
   // q of the first pass comes before K and V are asked for: behind them it would wait for all that
-  // the ring holds. (The plan may be another batch's, which the warp that loads finds out.)
+  // the ring holds.
   const auto prepare = [&](const plan::Task& task) {
     prepare_rows<kSpec>(p, task, parts.q(), parts.infos(), ptx::thread_index_here());
   };
-  const bool has_first =
-      first_task(p) != kNoTask && first.first_token + first.num_tokens <= p.num_tokens;
+  const bool has_first = may_look_ahead(p, first);
   if (has_first) prepare(pass_of<kSpec.rows>(first, 0).task);
   for (int i = 0;; ++i) {
     parts.passes().wait_full(i);

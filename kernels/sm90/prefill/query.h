@@ -105,11 +105,8 @@ inline void load_queries(const AttentionParams& p, const PrefillShared<kSpec>& s
   const auto records = shared.records();
   const auto queries = shared.queries();
   constexpr int kThreads = PrefillShared<kSpec>::kQueryWarps * 32;
-  // The plan may be another batch's, which the warp that sends records finds out.
   const plan::Task first = load_first_task(p);
-  if (first_task(p) != kNoTask && first.first_token + first.num_tokens <= p.num_tokens) {
-    fetch_query<kSpec.attention, kThreads>(p, first, thread);
-  }
+  if (may_look_ahead(p, first)) fetch_query<kSpec.attention, kThreads>(p, first, thread);
   for (int number = 0;; ++number) {
     records.wait_full(number);
     const plan::Task task = shared.record(number);

@@ -20,12 +20,9 @@ Tensor as_pages(const AttentionProblem& problem, const Tensor& kv) {
   return is_packed(problem) ? as_one_page(kv) : kv;
 }
 
-/// Packed rows of a KV head that a request has on average. The host knows no lengths, and chooses
-/// kernels by this; each kernel serves any number.
-std::int64_t rows_of_request(const AttentionProblem& problem, const AttentionGroup& group) {
-  const std::int64_t rows = problem.q.size(0) * (group.num_q_heads / group.num_kv_heads);
-  const std::int64_t num_requests = std::max<std::int64_t>(problem.cu_seqlens_q.size(0) - 1, 1);
-  return (rows + num_requests - 1) / num_requests;
+std::int64_t rows_of(const AttentionProblem& problem, const AttentionGroup& group) {
+  return rows_of_request(problem.q.size(0), group.num_q_heads / group.num_kv_heads,
+                         problem.cu_seqlens_q.size(0) - 1);
 }
 
 /// The decode kernel's spec where that takes the call. Where KV is cut at fixed places a request's
@@ -38,12 +35,12 @@ std::optional<DecodeSpec> decode_spec_of(const AttentionProblem& problem,
       !tensor_map_takes(problem.v)) {
     return {};
   }
-  return decode_spec(attention, group.page_size, rows_of_request(problem, group), arch_of(device));
+  return decode_spec(attention, group.page_size, rows_of(problem, group), arch_of(device));
 }
 
 bool takes_prefill(const AttentionProblem& problem, const AttentionGroup& group,
                    const PrefillSpec& spec, std::int64_t fixed_split, const DeviceInfo& device) {
-  if (!prefill_is_chosen(spec, rows_of_request(problem, group), fixed_split, arch_of(device)) ||
+  if (!prefill_is_chosen(spec, rows_of(problem, group), fixed_split, arch_of(device)) ||
       !has_tensor_maps()) {
     return false;
   }

@@ -56,6 +56,14 @@ KernelVariant variant_of(const PrefillSpec& spec);
 /// What a group's calls have of it on a device with so much shared memory a cta.
 PrefillSpec prefill_spec(const AttentionGroup& group, const AttentionFeatures& features,
                          std::int64_t most_shared);
+/// Packed rows of a KV head that a request has on average, rounded up; `group`: query heads of a KV
+/// head. The host knows no lengths, and chooses kernels by this; each kernel serves any number.
+constexpr std::int64_t rows_of_request(std::int64_t num_tokens, std::int64_t group,
+                                       std::int64_t num_requests) {
+  const std::int64_t requests = num_requests > 0 ? num_requests : 1;
+  return (num_tokens * group + requests - 1) / requests;
+}
+
 /// Whether it takes calls whose requests have `rows` rows a KV head on average: of more rows than
 /// the decode kernel has, and with HPCATTN_KERNELS=prefill of any. Not where KV is cut at fixed
 /// places: a request's bits must not follow from its batch, as this choice does.

@@ -20,7 +20,7 @@ std::string judge_packed(GpuLane& lane, AttentionBatch& batch,
   std::string report = packed_on_gpu(lane, args, batch.paged().kv_lens, plan);
   if (report.empty()) {
     report = check_outputs(args.out, args.lse, args.options, want, label,
-                           gpu_arithmetic(args.q, args.k, args.cu_seqlens_q));
+                           gpu_arithmetic(args.q, args.k, args.cu_seqlens_q, plan.fixed_split));
   }
   return report.empty() ? batch.check_surroundings() : report;
 }
@@ -104,8 +104,9 @@ std::string judge_on_gpu(GpuLane& lane, AttentionBatch& batch, const PagedAttent
       label + " of " + to_string(batch.description()) + " over pages, " + plan_text(plan) + ":";
   std::string report = paged_on_gpu(lane, args, plan);
   if (report.empty()) {
-    report = check_outputs(args.out, args.lse, args.options, want, whole,
-                           gpu_arithmetic(args.q, args.k_cache, args.cu_seqlens_q));
+    report =
+        check_outputs(args.out, args.lse, args.options, want, whole,
+                      gpu_arithmetic(args.q, args.k_cache, args.cu_seqlens_q, plan.fixed_split));
   }
   if (report.empty()) report = batch.check_surroundings();
   return report;

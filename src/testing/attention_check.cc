@@ -3,32 +3,47 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <string_view>
 #include <vector>
 
 #include "src/cpu/reference/numbers.h"
 #include "src/cuda/attention.h"
+#include "src/cuda/device.h"
+#include "src/cuda/kernel.h"
 #include "src/testing/compare.h"
 
 namespace hpcattn::testkit {
 
-Arithmetic gpu_arithmetic(const Tensor& q, const Tensor& k, const Tensor& cu_seqlens_q) {
-  constexpr DType kE4M3 = DType::kFloat8E4M3;
-  const DType q_dtype = q.dtype();
-  const std::int64_t requests = std::max<std::int64_t>(cu_seqlens_q.size(0) - 1, 1);
-  const std::int64_t rows = q.size(0) * (q.size(1) / k.size(-2));
-  const char* const asked = std::getenv("HPCATTN_KERNELS");
-  const bool many = rows > cuda::kMostDecodeRows * requests ||
-                    (asked != nullptr && std::string_view(asked) == "prefill");
-  if (q_dtype == kE4M3 && k.dtype() == kE4M3 && many) {
+namespace {
+
+/// Whether Hopper's prefill kernel computes such a call, of rows that the copy engine takes.
+bool is_prefill(const Tensor& q, const Tensor& k, const Tensor& cu_seqlens_q,
+                std::int64_t fixed_split) {
+  const AttentionGroup group{.num_q_heads = static_cast<int>(q.size(1)),
+                             .num_kv_heads = static_cast<int>(k.size(-2)),
+                             .head_dim = static_cast<int>(q.size(2)),
+                             .page_size = k.rank() == 4 ? static_cast<int>(k.size(1)) : 0,
+                             .q_dtype = q.dtype(),
+                             .kv_dtype = k.dtype()};
+  const cuda::DeviceInfo& device = cuda::device_info(0);
+  const std::int64_t rows = cuda::rows_of_request(q.size(0), group.num_q_heads / group.num_kv_heads,
+                                                  cu_seqlens_q.size(0) - 1);
+  return cuda::prefill_is_chosen(cuda::prefill_spec(group, {}, device.shared_bytes_per_cta), rows,
+                                 fixed_split, cuda::arch_of(device));
+}
+
+}  // namespace
+
+Arithmetic gpu_arithmetic(const Tensor& q, const Tensor& k, const Tensor& cu_seqlens_q,
+                          std::int64_t fixed_split) {
+  if (q.dtype() == DType::kFloat8E4M3 && is_prefill(q, k, cu_seqlens_q, fixed_split)) {
+    constexpr DType kE4M3 = DType::kFloat8E4M3;
     // The largest p of a row is 2^6 at least (PrefillProducts::kLift).
     return {.tensor_cores = true,
             .p_roundoff = reference::unit_roundoff(kE4M3),
             .p_smallest = std::ldexp(reference::smallest(kE4M3), -6),
             .sum_unit = 0x1p-13};
   }
-  const DType p = q_dtype == DType::kBFloat16 ? DType::kBFloat16 : DType::kFloat16;
+  const DType p = q.dtype() == DType::kBFloat16 ? DType::kBFloat16 : DType::kFloat16;
   return {.tensor_cores = true,
           .p_roundoff = reference::unit_roundoff(p),
           .p_smallest = reference::smallest(p)};

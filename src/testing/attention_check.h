@@ -24,8 +24,9 @@ struct Arithmetic {
 };
 
 /// Of the GPU's kernels: P in bfloat16 for a bfloat16 q, else in float16; in e4m3 where q, K and V
-/// are and requests have as many rows of a KV head on average as Hopper's prefill kernel takes.
-Arithmetic gpu_arithmetic(const Tensor& q, const Tensor& k, const Tensor& cu_seqlens_q);
+/// are and Hopper's prefill kernel takes the call.
+Arithmetic gpu_arithmetic(const Tensor& q, const Tensor& k, const Tensor& cu_seqlens_q,
+                          std::int64_t fixed_split = 0);
 
 /// "" when every element of out and lse is within its bound of the reference. The bounds follow
 /// from float32 arithmetic and the dtype of out, with u the unit roundoff of float32, D the head

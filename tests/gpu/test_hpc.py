@@ -137,7 +137,7 @@ def test_prefill_over_pages(dtype: torch.dtype) -> None:
         )
     else:
         got = without_waiting(lambda: hpc.attention_with_kvcache_prefill_bf16(*pages, *batch))
-    case.check(got, "prefill")
+    case.check(got, "prefill", prompts=True)
 
 
 def test_prefill_without_pages() -> None:

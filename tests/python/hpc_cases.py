@@ -61,9 +61,8 @@ class Case:
     def device(self) -> str:
         return str(self.q.device)
 
-    def check(self, got: torch.Tensor, what: str) -> None:
-        e4m3 = self.q.dtype == E4M3 and "prefill" in what
-        assert_near(got, self.expected, self.v_max, what, e4m3)
+    def check(self, got: torch.Tensor, what: str, prompts: bool = False) -> None:
+        assert_near(got, self.expected, self.v_max, what, prompts and self.q.dtype == E4M3)
 
     def decode(self, **options: Any) -> torch.Tensor:
         """The decode call of this case's dtype; `new_kv_included` decides what lengths it gets."""

@@ -94,8 +94,7 @@ def paged_attention(
         sinks: `[num_q_heads]` float32, float16 or bfloat16; logits without a value.
         q_scale: float32 `[1]`, `[num_tokens, num_q_heads]`, or by request `[num_requests,
             num_q_heads, most_tokens]`, of which a request's own tokens are read; required for a
-            float8 q, and for it
-            alone.
+            float8 q, and for it alone.
         k_scale: float32 `[1]` or `[num_kv_heads]`, above 0; required for float8 K and V, and for
             them alone: real K = stored K * k_scale.
         v_scale: As `k_scale`, for V.

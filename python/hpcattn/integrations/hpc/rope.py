@@ -94,7 +94,7 @@ def _run(
     op: str,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
-    qkv: torch.Tensor,
+    rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     cos_sin: torch.Tensor,
     num_seqlen_per_req: torch.Tensor,
     q_index: torch.Tensor,
@@ -113,7 +113,7 @@ def _run(
     v_scale: torch.Tensor | None = None,
     upper_max: float = 448.0,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The operator, with K and V going to the pages or to out_k and out_v."""
+    """The operator on rows of q, k and v; K and V go to the pages, or to out_k and out_v."""
     policy = int(qk_norm_policy)
     if not 0 <= policy < len(_POLICIES):
         raise ValueError(
@@ -127,7 +127,7 @@ def _run(
             "the pages, or neither."
         )
     to_pages = out_k is None
-    q, k, v = _split_qkv(op, qkv, key_cache)
+    q, k, v = rows
     targets = (key_cache, value_cache) if to_pages else (out_k, out_v)
     k_fp8, v_fp8 = (t is not None and t.dtype in _FP8 for t in targets)
     norms = policy != 0
@@ -199,11 +199,12 @@ def rope_norm_store_kv(
         NotImplementedError: `out_k` without `out_v`, or something that nothing computes. Nothing
             was written.
     """
+    op = "rope_norm_store_kv"
     return _run(
-        "rope_norm_store_kv",
+        op,
         key_cache,
         value_cache,
-        qkv,
+        _split_qkv(op, qkv, key_cache),
         cos_sin,
         num_seqlen_per_req,
         q_index,
@@ -296,7 +297,8 @@ def rope_norm_store_kv_fp8(
     if static:
         assert q_scale_inv is not None
         q_scale = q_scale_inv.reshape(1).reciprocal()
-    num_tokens, num_q_heads = _split_qkv(op, qkv, key_cache)[0].shape[:2]
+    rows = _split_qkv(op, qkv, key_cache)
+    num_tokens, num_q_heads = rows[0].shape[:2]
     requests, num_kv_heads = q_index.shape[0] - 1, key_cache.shape[2]
     # Of one request, both layouts are strides.
     by_request = None
@@ -306,7 +308,7 @@ def rope_norm_store_kv_fp8(
         op,
         key_cache,
         value_cache,
-        qkv,
+        rows,
         cos_sin,
         num_seqlen_per_req,
         q_index,

@@ -116,7 +116,7 @@ if [[ ,$steps, == *,faults,* ]]; then
 fi
 
 if [[ ,$steps, == *,sanitize,* ]]; then
-  export HPCATTN_TEST_APART=1 HPCATTN_TEST_THREADS=1
+  export HPCATTN_TEST_APART=1 HPCATTN_TEST_THREADS=1 HPCATTN_LINE_INFO=1
   # Compiled before: under the sanitizer the compiler is slow too.
   run "before sanitizers" "$binary" --gtest_filter='GpuQuick.*' --gtest_brief=1
   for tool in memcheck racecheck initcheck; do

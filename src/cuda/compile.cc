@@ -9,6 +9,7 @@
 #include "hpcattn/cuda.h"
 #include "src/common/check.h"
 #include "src/common/counter.h"
+#include "src/cuda/environment.h"
 #include "src/cuda/nvrtc.h"
 #include "src/cuda/sources.h"
 
@@ -97,7 +98,11 @@ Target target_of(const std::string& arch, const std::vector<int>& known_archs) {
 }
 
 const std::vector<std::string>& compile_options() {
-  static const std::vector<std::string> options = {"--std=c++20", "-default-device"};
+  static const std::vector<std::string> options = [] {
+    std::vector<std::string> all = {"--std=c++20", "-default-device"};
+    if (is_set("HPCATTN_LINE_INFO")) all.emplace_back("-lineinfo");
+    return all;
+  }();
   return options;
 }
 

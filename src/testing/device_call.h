@@ -105,7 +105,7 @@ std::string call_on_gpu(GpuLane& lane, const Args& host, Operation operation) {
   mirror.upload();
   for_each_tensor(device, [&](Tensor& tensor) { tensor = mirror.to_device(tensor); });
   try {
-    operation(device, lane.stream.execution());
+    operation(device, lane.workspace.execution(lane.stream));
   } catch (...) {
     mirror.download();
     throw;

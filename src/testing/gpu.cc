@@ -198,6 +198,19 @@ void GpuStream::fill(void* device, std::uint8_t byte, std::size_t bytes) const {
   require(driver().fill(address(device), byte, bytes, handle_), "cuMemsetD8Async");
 }
 
+Execution PoisonedWorkspace::execution(const GpuStream& stream) {
+  taken_ = 0;
+  Execution execution = stream.execution();
+  execution.allocate = [this, &stream](std::size_t bytes) -> void* {
+    if (taken_ == blocks_.size()) blocks_.emplace_back();
+    DeviceMemory& block = blocks_[taken_++];
+    if (block.size() < bytes) block = DeviceMemory(bytes);
+    stream.fill(block.data(), 0xff, bytes);
+    return block.data();
+  };
+  return execution;
+}
+
 GpuGraph::GpuGraph(const GpuStream& stream, const std::function<void(const Execution&)>& body) {
   use_gpu();
   // What this thread does that is unsafe breaks the capture; other threads have cases of their own.

@@ -84,10 +84,23 @@ class GpuGraph {
   void* executable_ = nullptr;
 };
 
+/// Workspace of calls, used again by the next call; each time filled with 0xff first, which is NaN
+/// and -1: a kernel must not read there what it has not written.
+class PoisonedWorkspace {
+ public:
+  /// The stream's execution, whose next calls take their workspace here. One call at a time.
+  Execution execution(const GpuStream& stream);
+
+ private:
+  std::vector<DeviceMemory> blocks_;  // the n-th allocation of a call takes the n-th
+  std::size_t taken_ = 0;
+};
+
 /// One of the threads that run cases: a stream, and memory that is used again.
 struct GpuLane {
   GpuStream stream;
   DeviceMemory memory;
+  PoisonedWorkspace workspace;
   std::vector<std::uint8_t> image;
 };
 

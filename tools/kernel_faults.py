@@ -397,6 +397,20 @@ FAULTS = (
         ROPE,
     ),
     Fault(
+        "rows of a group's first token alone",
+        "kernels/fused/rope_pairs/stage.h",
+        "step.token + (team >> p.step_heads_log2)",
+        "step.token",
+        ROPE,
+    ),
+    Fault(
+        "counters that are not cleared",
+        "kernels/fused/rope/token.h",
+        "p.cleared[index] = 0;",
+        "",
+        "GpuRope.RandomCases",
+    ),
+    Fault(
         "pairs stored at the page's start",
         _PAIRS_KERNEL,
         "cache.row(notes.page, notes.place, 0)",

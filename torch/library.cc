@@ -25,7 +25,8 @@ STABLE_TORCH_LIBRARY(hpcattn, library) {
   library.def(
       "rope_norm_store_kv(Tensor q, Tensor k, Tensor v, Tensor cos_sin, Tensor(a!) out_q, "
       "Tensor(b!)? out_q_scale=None, Tensor(c!)? out_k=None, Tensor(d!)? out_v=None, "
-      "Tensor(e!)? k_cache=None, Tensor(f!)? v_cache=None, *, str style='neox', "
+      "Tensor(e!)? k_cache=None, Tensor(f!)? v_cache=None, Tensor(g!)? cleared=None, *, "
+      "str style='neox', "
       "Tensor? positions=None, int[]? mrope_section=None, Tensor? cu_seqlens_q=None, "
       "Tensor? kv_lens=None, Tensor? page_table=None, Tensor? slot_mapping=None, "
       "Tensor? k_scale=None, Tensor? v_scale=None, Tensor? q_scale=None, float upper_max=448.0, "

@@ -66,6 +66,9 @@ struct RopeNormStoreKvArgs {
   Tensor out_q_scale;  // [num_tokens, num_q_heads] float32
   double upper_max = 448.0;
 
+  Tensor cleared;  // optional, contiguous int32 of any shape: becomes 0 (counters of a kernel that
+                   // comes next, which would else need a launch to clear them)
+
   QkNormPolicy norm_policy = QkNormPolicy::kNone;
   NormScope norm_scope = NormScope::kHead;
   Tensor q_norm_weight;  // [head_dim], or [num_q_heads * head_dim] for NormScope::kToken; any float

@@ -232,6 +232,7 @@ def rope_norm_store_kv(
     out_v: torch.Tensor | None = None,
     k_cache: torch.Tensor | None = None,
     v_cache: torch.Tensor | None = None,
+    cleared: torch.Tensor | None = None,
     *,
     style: str = "neox",
     positions: torch.Tensor | None = None,
@@ -275,6 +276,12 @@ def rope_norm_store_kv(
     _check_norm(check, norm_policy, norm_scope, norm_eps, head_dim, weights)
     _check_rotation(check, q, cos_sin, positions, mrope_section)
     _check_out_q(check, q, out_q, q_scale, out_q_scale)
+    if cleared is not None:
+        check.dtype("cleared", cleared, (torch.int32,))
+        check.that(
+            cleared.is_contiguous(),
+            "cleared has gaps between its entries, expected a contiguous tensor.",
+        )
     _check_kv_outputs(check, k, (k_cache, v_cache), (out_k, out_v), (k_scale, v_scale))
     has_cache = k_cache is not None
     _check_batch(check, q, positions, cu_seqlens_q, kv_lens, page_table, slot_mapping, has_cache)

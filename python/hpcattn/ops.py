@@ -313,6 +313,7 @@ def rope_norm_store_kv(
     out_v: torch.Tensor | None = None,
     q_scale: torch.Tensor | None = None,
     out_q_scale: torch.Tensor | None = None,
+    cleared: torch.Tensor | None = None,
     upper_max: float = 448.0,
     norm_policy: Literal["none", "rope_then_norm", "norm_then_rope"] = "none",
     norm_scope: Literal["head", "token"] = "head",
@@ -348,6 +349,7 @@ def rope_norm_store_kv(
         out_v: As `out_k`, for V.
         q_scale: float32 `[1]`: a fixed scale for a float8 `out_q`. None: one a token and head.
         out_q_scale: `[num_tokens, num_q_heads]` float32 of any strides, for these; None: a new one.
+        cleared: Contiguous int32 of any shape that becomes 0: counters of a kernel that comes next.
         upper_max: A computed scale is the largest magnitude divided by this.
         norm_policy: Order of RMSNorm and RoPE on q and k.
         norm_scope: What one mean square is taken over.
@@ -385,6 +387,7 @@ def rope_norm_store_kv(
         out_v,
         k_cache,
         v_cache,
+        cleared,
         style=style,
         positions=positions,
         mrope_section=None if mrope_section is None else list(mrope_section),

@@ -235,6 +235,10 @@ class TokenWorker {
 
 void rope_norm_store_kv(const RopeNormStoreKvArgs& args, const TokenPlaces& places,
                         const Execution& execution) {
+  if (args.cleared.defined()) {
+    std::memset(args.cleared.data(), 0,
+                static_cast<std::size_t>(args.cleared.num_elements()) * sizeof(std::int32_t));
+  }
   const Prologue prologue(args, places);
   const std::int64_t num_tokens = args.q.size(0);
   const std::int64_t step =

@@ -101,6 +101,7 @@ const std::vector<std::string>& compile_options() {
   static const std::vector<std::string> options = [] {
     std::vector<std::string> all = {"--std=c++20", "-default-device"};
     if (is_set("HPCATTN_LINE_INFO")) all.emplace_back("-lineinfo");
+    if (is_set("HPCATTN_SANITIZER")) all.emplace_back("-DHPCATTN_SANITIZER");
     return all;
   }();
   return options;

@@ -18,7 +18,8 @@ struct Target {
 Target target_of(const std::string& arch, const std::vector<int>& known_archs);
 
 /// The options of every compilation, but the target; with HPCATTN_LINE_INFO, as it was at the first
-/// call, kernels know the lines of their sources.
+/// call, kernels know the lines of their sources, and with HPCATTN_SANITIZER they are such as
+/// compute-sanitizer can follow.
 const std::vector<std::string>& compile_options();
 
 /// Compiles, whatever a cache holds; counts it. Throws DeviceError with the variant and the log.

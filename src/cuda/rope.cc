@@ -107,6 +107,8 @@ RopeParams rope_params(const RopeNormStoreKvArgs& args, int num_sms, Fault* faul
       .num_kv_heads = static_cast<std::int32_t>(args.k.size(1)),
       .head_dim = static_cast<std::int32_t>(args.q.size(2)),
       .rotary_dim = static_cast<std::int32_t>(args.cos_sin.size(1)),
+      .cleared = args.cleared.data_as<std::int32_t>(),
+      .num_cleared = args.cleared.defined() ? args.cleared.num_elements() : 0,
       .faults = faults,
   };
   if (args.cu_seqlens_q.defined()) p.num_requests = args.cu_seqlens_q.size(0) - 1;
@@ -130,7 +132,10 @@ void rope_norm_store_kv(const RopeNormStoreKvArgs& args, const Execution& execut
   static KernelTable<RopePairsSpec> pairs_table;
   const int device = args.q.device().index;
   check_faults(device);
-  if (args.q.size(0) == 0) return;
+  if (args.q.size(0) == 0) {
+    if (args.cleared.defined()) fill_pattern(args.cleared, 0, execution);
+    return;
+  }
   const int num_sms = device_info(device).num_sms;
   auto* faults = static_cast<Fault*>(fault_mailbox(device));
   const auto variant = [](const auto& wanted) { return variant_of(wanted); };

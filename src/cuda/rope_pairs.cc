@@ -2,6 +2,7 @@
 #include "src/cuda/rope_pairs.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -10,6 +11,7 @@
 #include "src/common/check.h"
 #include "src/cuda/rope.h"
 #include "src/cuda/views.h"
+#include "src/plan/row_tile.h"
 
 namespace hpcattn::cuda {
 namespace {
@@ -46,15 +48,37 @@ bool pairs_in_pieces(const RopeNormStoreKvArgs& args) {
                              [](std::int64_t section) { return section % kLanePairs == 0; });
 }
 
-std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+/// Heads of each token that a step has, a power of two; its other teams have other tokens. With
+/// `shares` few heads, so that more rows share what is looked up of their tokens; else neighbours.
+/// Never so many that teams are idle for want of KV heads, nor so few that they are for want of
+/// tokens.
+std::int32_t step_heads_of(std::int64_t tokens, std::int64_t kv_heads, std::int64_t teams,
+                           bool shares) {
+  const auto at_most_teams = [teams](std::int64_t count) {
+    return std::min(teams, std::int64_t(std::bit_floor(std::uint64_t(count))));
+  };
+  const std::int64_t fewest = teams / at_most_teams(tokens);
+  return static_cast<std::int32_t>(std::max(fewest, shares ? 1 : at_most_teams(kv_heads)));
+}
+
+/// The steps of all tokens, as `p.step_heads` and the number of heads have it.
+std::int64_t count_steps(RopePairsParams& p, std::int64_t tokens, std::int64_t teams) {
+  p.step_heads_log2 = std::countr_zero(static_cast<unsigned>(p.step_heads));
+  p.group_tokens = static_cast<std::int32_t>(teams) / p.step_heads;
+  p.q_steps = plan::ceil_div(p.rope.num_q_heads, p.step_heads);
+  p.kv_steps = plan::ceil_div(p.rope.num_kv_heads, p.step_heads);
+  return plan::ceil_div<std::int64_t>(tokens, p.group_tokens) * p.num_steps();
+}
 
 /// Units of so many steps. Few: one step each, and all at once. Many: some rounds of as many as run
 /// at once, all of the same length, so that the last round is as full as the others, and each long
-/// enough that a token's cosines and weights are seldom read.
-std::int64_t units_of_steps(std::int64_t steps, std::int64_t warps_at_once) {
-  constexpr std::int64_t kFewestSteps = 4;
+/// enough that tokens are seldom looked up. Longer ones are better still for fp8, which has fewer
+/// bytes to move beside its instructions; for 16 bits they lie too far apart in memory (measured:
+/// docs/experiments/rope.md).
+std::int64_t units_of_steps(std::int64_t steps, std::int64_t warps_at_once, DType out_q) {
+  const std::int64_t fewest_steps = is_fp8(out_q) ? 64 : 16;
   const std::int64_t rounds =
-      std::clamp<std::int64_t>(steps / (warps_at_once * kFewestSteps), 1, kPairsMostRounds);
+      std::clamp<std::int64_t>(steps / (warps_at_once * fewest_steps), 1, kPairsMostRounds);
   return std::min(steps, rounds * warps_at_once);
 }
 
@@ -137,13 +161,21 @@ std::vector<KernelVariant> all_rope_pairs_variants() {
 
 RopePairsParams rope_pairs_params(const RopeNormStoreKvArgs& args, int num_sms, Fault* faults) {
   RopePairsParams p{.rope = rope_params(args, num_sms, faults)};
-  const int teams = pairs_teams(pairs_lanes(args.q.size(2)));
+  const std::int64_t tokens = args.q.size(0);
+  const std::int64_t teams = pairs_teams(pairs_lanes(args.q.size(2)));
+  const std::int64_t warps = std::int64_t{num_sms} * kPairsCtasPerSm * kPairsWarps;
+  p.step_heads = step_heads_of(tokens, args.k.size(1), teams, false);
+  std::int64_t steps = count_steps(p, tokens, teams);
+  if (steps > warps) {
+    p.step_heads = step_heads_of(tokens, args.k.size(1), teams, true);
+    steps = count_steps(p, tokens, teams);
+  }
   for (int kind : {kQueryRow, kKeyRow, kValueRow}) {
     const RowsView& rows = p.rope.inputs[kind];
     p.inputs[kind] = {.data = rows.data,
                       .token_stride = static_cast<std::int32_t>(rows.token_stride),
                       .head_stride = static_cast<std::int32_t>(rows.head_stride),
-                      .step_stride = static_cast<std::int32_t>(rows.head_stride) * teams};
+                      .step_stride = static_cast<std::int32_t>(rows.head_stride) * p.step_heads};
     p.output_strides[kind] = static_cast<std::int32_t>(p.rope.outputs[kind].head_stride);
   }
   for (int side : {0, 1}) {
@@ -164,13 +196,8 @@ RopePairsParams rope_pairs_params(const RopeNormStoreKvArgs& args, int num_sms, 
     note(p.rope.outputs[kind]);
     if (kind == kKeyRow) note(p.rope.caches[0]);
   }
-  const std::int64_t tokens = args.q.size(0);
-  p.q_steps = static_cast<std::int32_t>(divided_up(args.q.size(1), teams));
-  p.kv_steps = static_cast<std::int32_t>(divided_up(args.k.size(1), teams));
-  const std::int64_t warps = std::int64_t{num_sms} * kPairsCtasPerSm * kPairsWarps;
-  const std::int64_t steps = tokens * p.num_steps();
-  const std::int64_t units = units_of_steps(steps, warps);
-  p.steps_per_token = FastDivide(static_cast<std::uint32_t>(p.num_steps()));
+  const std::int64_t units = units_of_steps(steps, warps, args.out_q.dtype());
+  p.steps_per_group = FastDivide(static_cast<std::uint32_t>(p.num_steps()));
   p.num_units = static_cast<std::int32_t>(units);
   p.unit_steps = static_cast<std::int32_t>(steps / units);
   p.longer_units = static_cast<std::int32_t>(steps % units);

@@ -351,6 +351,53 @@ TEST(RopePairsArithmetic, ScalesBringTheLargestToTheMost) {
   }
 }
 
+/// What is launched for so many tokens of heads of 128, on a GPU of 132 multiprocessors.
+RopePairsParams params_of(std::int64_t tokens, std::int64_t q_heads, std::int64_t kv_heads,
+                          DType out_q = DType::kBFloat16) {
+  const auto rows = [tokens](DType dtype, std::int64_t heads) {
+    return Tensor::contiguous(nullptr, dtype, {tokens, heads, 128});
+  };
+  RopeNormStoreKvArgs args{.q = rows(DType::kBFloat16, q_heads),
+                           .k = rows(DType::kBFloat16, kv_heads),
+                           .v = rows(DType::kBFloat16, kv_heads),
+                           .cos_sin = Tensor::contiguous(nullptr, DType::kFloat32, {1000, 128}),
+                           .out_q = rows(out_q, q_heads)};
+  return rope_pairs_params(args, 132, nullptr);
+}
+
+TEST(RopePairsSteps, FewHeadsLeaveNoTeamIdle) {
+  // Few tokens: neighbouring heads, as many as there are KV heads.
+  EXPECT_EQ(params_of(1, 64, 8).step_heads, 4);
+  EXPECT_EQ(params_of(64, 64, 8).group_tokens, 1);
+  EXPECT_EQ(params_of(64, 8, 2).step_heads, 2);
+  EXPECT_EQ(params_of(64, 8, 1).group_tokens, 4);
+  EXPECT_EQ(params_of(1, 8, 1).group_tokens, 1);  // there is no other token
+  EXPECT_EQ(params_of(2, 8, 1).group_tokens, 2);
+  EXPECT_EQ(params_of(1, 8, 1).num_units, 4);
+  EXPECT_EQ(params_of(65, 8, 1).num_units, 17 * 10);
+  // Many: a head of each token.
+  EXPECT_EQ(params_of(8192, 64, 8).step_heads, 1);
+  EXPECT_EQ(params_of(8192, 64, 8).group_tokens, 4);
+}
+
+TEST(RopePairsSteps, UnitsFillWholeRounds) {
+  constexpr int kWarps = 132 * kPairsCtasPerSm * kPairsWarps;
+  EXPECT_EQ(params_of(2048, 64, 8).num_units, kWarps);
+  EXPECT_EQ(params_of(8192, 64, 8).num_units, 3 * kWarps);
+  EXPECT_EQ(params_of(8192, 64, 8, DType::kFloat8E4M3).num_units, kWarps);
+  EXPECT_EQ(params_of(1 << 17, 64, 8).num_units, kPairsMostRounds * kWarps);
+  for (std::int64_t tokens : {1, 3, 100, 2048, 8191}) {
+    for (std::int64_t kv_heads : {1, 3, 8}) {
+      const RopePairsParams p = params_of(tokens, 24, kv_heads);
+      const std::int64_t groups = (tokens + p.group_tokens - 1) / p.group_tokens;
+      EXPECT_EQ(std::int64_t{p.unit_steps} * p.num_units + p.longer_units, groups * p.num_steps());
+      EXPECT_GE(p.q_steps * p.step_heads, 24);
+      EXPECT_GE(p.kv_steps * p.step_heads, kv_heads);
+      EXPECT_LT(p.longer_units, p.num_units);
+    }
+  }
+}
+
 TEST(RopePairsVariants, EveryVariantIsListedOnce) {
   std::set<std::string> names;
   for (const KernelVariant& variant : all_rope_pairs_variants()) names.insert(variant.name);

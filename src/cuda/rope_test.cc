@@ -46,6 +46,8 @@ Fault run_on_host(const RopeNormStoreKvArgs& args, int num_sms = 1) {
   Fault fault;
   const RopeParams p = rope_params(args, num_sms, &fault);
   const RopeSpec spec = rope_spec(args.q.dtype(), args.norm_policy, args.norm_scope);
+  constexpr std::int64_t kClearing = 64;
+  for (std::int64_t thread = 0; thread < kClearing; ++thread) clear_counters(p, thread, kClearing);
   switch (spec.dtype) {
     case DType::kFloat16: run_norm<DType::kFloat16>(p, spec.norm); break;
     case DType::kBFloat16: run_norm<DType::kBFloat16>(p, spec.norm); break;

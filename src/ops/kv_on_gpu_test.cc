@@ -49,6 +49,7 @@ RopeNormStoreKvArgs on_gpu(RopeNormStoreKvArgs args) {
                          &args.out_v,
                          &args.q_scale,
                          &args.out_q_scale,
+                         &args.cleared,
                          &args.q_norm_weight,
                          &args.k_norm_weight}) {
     move_to_gpu(*tensor);
@@ -126,7 +127,7 @@ TEST(KvOnGpu, RopeLaunchesWarpsTeamsOrACtaToAToken) {
     c.aligned = true;
     const testkit::RopeBatch plain(c);
     rope_norm_store_kv(on_gpu(plain.args()));
-    EXPECT_EQ(launches(), "launch 20x1x1\n");  // 3 steps of a token, 4 warps to a cta
+    EXPECT_EQ(launches(), "launch 7x1x1\n");  // 4 steps of 4 tokens, 4 warps to a cta
     EXPECT_EQ(counters()["cuda/fused/rope_pairs"], 1);
     c.rotary_dim = 56;
     const testkit::RopeBatch odd(c);

@@ -151,6 +151,15 @@ void check_out_q(const RopeNormStoreKvArgs& args) {
   }
 }
 
+void check_cleared(const RopeNormStoreKvArgs& args) {
+  if (!args.cleared.defined()) return;
+  check_dtype(kOp, "cleared", args.cleared, {DType::kInt32});
+  check_device(kOp, "cleared", args.cleared, args.q.device());
+  check(
+      args.cleared.is_contiguous(), kOp, ": cleared is ", [&] { return to_string(args.cleared); },
+      " with gaps between its entries, expected a contiguous tensor.");
+}
+
 void check_kv_outputs(const RopeNormStoreKvArgs& args) {
   const bool has_cache = args.k_cache.defined();
   check(has_cache == args.v_cache.defined(), kOp, ": ", has_cache ? "k_cache" : "v_cache",
@@ -208,12 +217,13 @@ void check_batch(const RopeNormStoreKvArgs& args) {
 }
 
 void check_memory(const RopeNormStoreKvArgs& args) {
-  const std::array<NamedTensor, 6> outputs{{{"out_q", &args.out_q},
+  const std::array<NamedTensor, 7> outputs{{{"out_q", &args.out_q},
                                             {"out_q_scale", &args.out_q_scale},
                                             {"k_cache", &args.k_cache},
                                             {"v_cache", &args.v_cache},
                                             {"out_k", &args.out_k},
-                                            {"out_v", &args.out_v}}};
+                                            {"out_v", &args.out_v},
+                                            {"cleared", &args.cleared}}};
   const std::array<NamedTensor, 14> inputs{{{"q", &args.q},
                                             {"k", &args.k},
                                             {"v", &args.v},
@@ -242,6 +252,7 @@ void check_rope_arguments(const RopeNormStoreKvArgs& args) {
   check_one_weight("q_norm_weight", args.q_norm_weight, args, args.q.size(1));
   check_one_weight("k_norm_weight", args.k_norm_weight, args, args.k.size(1));
   check_out_q(args);
+  check_cleared(args);
   check_kv_outputs(args);
   check_batch(args);
   check_memory(args);

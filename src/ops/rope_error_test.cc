@@ -284,6 +284,13 @@ TEST(RopeErrorTest, Outputs) {
        {"out_k and k_cache share memory",
         [](Args& a) { a.out_k = reshaped(a.k_cache, {26, 2, 64}); }},
        {"q_scale is given and out_q is bfloat16", [](Args& a) { a.q_scale = fresh_scale(1.0); }},
+       {"cleared has dtype float32, expected int32",
+        [](Args& a) { a.cleared = fresh(DType::kFloat32, {4}); }},
+       {"cleared is int32[4, 3] on cpu with gaps between its entries",
+        [](Args& a) { a.cleared = fresh(DType::kInt32, {4, 6}).slice(1, 0, 3); }},
+       {"cleared is on cuda:1", [](Args& a) { a.cleared = moved(fresh(DType::kInt32, {4})); }},
+       {"cleared shares memory with kv_lens, which is read",
+        [](Args& a) { a.cleared = a.kv_lens; }},
        {"out_q_scale is given and out_q is bfloat16",
         [](Args& a) { a.out_q_scale = fresh(DType::kFloat32, {26, 4}); }}});
 }

@@ -80,6 +80,7 @@ void for_each_tensor(RopeNormStoreKvArgs& a, Body body) {
                          &a.out_v,
                          &a.q_scale,
                          &a.out_q_scale,
+                         &a.cleared,
                          &a.q_norm_weight,
                          &a.k_norm_weight}) {
     body(*tensor);

@@ -267,6 +267,12 @@ void RopeBatch::make_outputs(Rng& rng) {
     args_.out_q_scale = out_q_scale_;
   }
 
+  if (rng.chance(0.3)) {
+    cleared_ =
+        GuardedTensor(DType::kInt32, {rng.integer(1, 3), rng.integer(1, 300)}, any_side(rng));
+    args_.cleared = cleared_;
+  }
+
   const bool has_cache = c.places != Places::kNoCache;
   const DType kv_dtype = c.kv_output == KvOutput::kStored ? c.cache_dtype : c.dtype;
   if (c.kv_output != KvOutput::kNone) {

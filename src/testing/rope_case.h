@@ -115,6 +115,7 @@ class RopeBatch {
   std::int64_t num_tokens_ = 0;
   GuardedTensor qkv_, q_, k_, v_, cos_sin_, positions_, cu_seqlens_q_, kv_lens_, page_table_;
   GuardedTensor slot_mapping_, k_scale_, v_scale_, out_q_, out_k_, out_v_, q_scale_, out_q_scale_;
+  GuardedTensor cleared_;
   GuardedTensor q_weight_, k_weight_;
   KvPool pool_;
   RopeNormStoreKvArgs args_;

@@ -89,6 +89,12 @@ std::string RopeBatch::run_and_check_by(
     failure += pool_.check(want.places, in_units_of(dtype, want.k, args_.k_scale),
                            in_units_of(dtype, want.v, args_.v_scale), tolerance.nearness);
   }
+  if (args_.cleared.defined()) {
+    const std::vector<std::uint8_t> counters = cleared_.bytes();
+    if (std::ranges::any_of(counters, [](std::uint8_t byte) { return byte != 0; })) {
+      failure += "cleared is not 0\n";
+    }
+  }
   const auto after = bytes();
   constexpr std::size_t kFirstOutput = 15;
   for (std::size_t i = 0; i < kFirstOutput; ++i) {
@@ -97,7 +103,7 @@ std::string RopeBatch::run_and_check_by(
       failure += "input " + std::to_string(i) + " was written\n";
   }
   for (const GuardedTensor* tensor :
-       {&qkv_, &q_, &k_, &v_, &out_q_, &out_k_, &out_v_, &out_q_scale_}) {
+       {&qkv_, &q_, &k_, &v_, &out_q_, &out_k_, &out_v_, &out_q_scale_, &cleared_}) {
     if (tensor->tensor().defined() && !tensor->surroundings_intact()) {
       failure += "memory beside " + to_string(tensor->tensor()) + " was written\n";
     }
@@ -126,10 +132,26 @@ std::string RopeBatch::run_and_check_by(
 std::vector<std::vector<std::uint8_t>> RopeBatch::bytes() const {
   std::vector<std::vector<std::uint8_t>> all;
   // Inputs first; the first two are those that q in place may write.
-  for (const GuardedTensor* tensor :
-       {&qkv_, &q_, &k_, &v_, &cos_sin_, &positions_, &cu_seqlens_q_, &kv_lens_, &page_table_,
-        &slot_mapping_, &k_scale_, &v_scale_, &q_scale_, &q_weight_, &k_weight_, &out_q_, &out_k_,
-        &out_v_, &out_q_scale_}) {
+  for (const GuardedTensor* tensor : {&qkv_,
+                                      &q_,
+                                      &k_,
+                                      &v_,
+                                      &cos_sin_,
+                                      &positions_,
+                                      &cu_seqlens_q_,
+                                      &kv_lens_,
+                                      &page_table_,
+                                      &slot_mapping_,
+                                      &k_scale_,
+                                      &v_scale_,
+                                      &q_scale_,
+                                      &q_weight_,
+                                      &k_weight_,
+                                      &out_q_,
+                                      &out_k_,
+                                      &out_v_,
+                                      &out_q_scale_,
+                                      &cleared_}) {
     all.push_back(tensor->bytes());
   }
   if (args_.k_cache.defined()) all.push_back(pool_.bytes());

@@ -123,6 +123,9 @@ def test_prologue(dtype: torch.dtype, policy: str, style: str, cache_dtype: Any)
     ]
     assert_close(out_q, expected[0], "out_q")
     assert_close(out_k, expected[1], "out_k")
+    counters = torch.full((3, 2), 7, dtype=torch.int32)
+    hpcattn.rope_norm_store_kv(layer.q, layer.k, layer.v, table, **call, cleared=counters)
+    assert not counters.any()
     if cache_dtype is None:
         return
     for cache, new, name in (

@@ -93,7 +93,15 @@ SCHEMAS = {
     "packed_attention": {"out", "lse"},
     "merge_partials": {"out", "lse"},
     "store_kv": {"k_cache", "v_cache"},
-    "rope_norm_store_kv": {"out_q", "out_q_scale", "out_k", "out_v", "k_cache", "v_cache"},
+    "rope_norm_store_kv": {
+        "out_q",
+        "out_q_scale",
+        "out_k",
+        "out_v",
+        "k_cache",
+        "v_cache",
+        "cleared",
+    },
     "make_plan": {"plan"},
 }
 

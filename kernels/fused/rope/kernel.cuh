@@ -12,6 +12,8 @@ template <RopeSpec kSpec>
 __device__ void rope(const RopeParams& p) {
   ptx::wait_for_kernel_before();
   ptx::let_next_kernel_begin();
+  constexpr std::int64_t kThreads = kRopeThreads;
+  clear_counters(p, blockIdx.x * kThreads + threadIdx.x, gridDim.x * kThreads);
   LaneTeam<RopeLane, kRopeThreads> team(rope_lanes(p.head_dim));
   if constexpr (kSpec.norm == RopeNorm::kToken) {
     // A cta to a token: its teams share the sum over heads.

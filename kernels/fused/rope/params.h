@@ -55,7 +55,9 @@ struct RopeParams {
   std::int32_t head_dim = 0;
   std::int32_t rotary_dim = 0;
   std::int32_t sections[3] = {};
-  std::int32_t rows_per_team = 1;  // RopeNorm::kToken: all rows of a token go to one cta
+  std::int32_t rows_per_team = 1;   // RopeNorm::kToken: all rows of a token go to one cta
+  std::int32_t* cleared = nullptr;  // num_cleared of them become 0
+  std::int64_t num_cleared = 0;
   Fault* faults = nullptr;
 
   constexpr std::int32_t num_rows() const { return num_q_heads + 2 * num_kv_heads; }

@@ -8,6 +8,11 @@
 
 namespace hpcattn {
 
+/// Thread `index` of `count`, which share this.
+inline void clear_counters(const RopeParams& p, std::int64_t index, std::int64_t count) {
+  for (; index < p.num_cleared; index += count) p.cleared[index] = 0;
+}
+
 /// Where a token's request would be if all were of like lengths; there is one.
 constexpr std::int64_t likely_request(std::int64_t token, std::int64_t num_tokens,
                                       std::int64_t num_requests) {

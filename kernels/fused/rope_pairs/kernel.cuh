@@ -8,21 +8,19 @@
 
 namespace hpcattn {
 
-/// What becomes of the rows of one kind of a token; bits.
+/// What becomes of this lane's row; bits.
 enum PairsWork : unsigned {
   kNoWork = 0,
-  kTurned = 1,
-  kMayDoubt = 2,  // turned pairs that cancel are turned again
-  kStored = 4,
-  kCleared = 8,
-  kTwoTargets = 16,  // the cache and the output
-  kInOutput = 32,    // the target is the second
-  kGivenScale = 64,
+  kStored = 1,
+  kCleared = 2,
+  kSomeStored = 4,  // some row of the warp is
 };
 
+/// What the rows of one kind of a group's tokens have in common. The group may have tokens of
+/// padding beside live ones.
 struct PairsSegment {
   unsigned work = kNoWork;
-  PairsTarget target;
+  PairsTarget target;  // the cache, if the row goes there
 };
 
 /// The place in the output of a step's rows.
@@ -32,9 +30,9 @@ inline PairsTarget output_target(const RopePairsParams& p, const PairsStage<kSpe
   const RowsView& output = p.rope.outputs[step.kind];
   if (output.data == nullptr) return {};
   const std::int32_t stride = p.output_strides[step.kind];
-  return {output.row(step.token, 0) + std::int64_t{stage.head(step)} * stride +
+  return {output.row(token_here<kSpec>(p, step), 0) + std::int64_t{stage.head(step)} * stride +
               pieces_here<kSpec>(p).first * size_bytes(output.dtype),
-          stride * pairs_teams(kSpec.lanes), output.dtype};
+          stride * p.step_heads, output.dtype};
 }
 
 /// The place in the cache of a step's rows of k or v.
@@ -46,66 +44,86 @@ inline PairsTarget cache_target(const RopePairsParams& p, const PairsStage<kSpec
   const std::int32_t stride = p.cache_strides[side];
   return {cache.row(notes.page, notes.place, 0) + std::int64_t{stage.head(step)} * stride +
               pieces_here<kSpec>(p).first * size_bytes(cache.dtype),
-          stride * pairs_teams(kSpec.lanes), cache.dtype};
+          stride * p.step_heads, cache.dtype};
 }
 
-/// Where rows go to two places: from the first to the second, and back; whether it is the second.
-template <RopePairsSpec kSpec>
-inline bool other_target(const RopePairsParams& p, const PairsStage<kSpec>& stage,
-                         const PairsStep& step, PairsSegment& segment) {
-  if ((segment.work & kTwoTargets) == 0) return false;
-  segment.work ^= kInOutput;
-  const bool second = (segment.work & kInOutput) != 0;
-  segment.target =
-      second ? output_target(p, stage, step) : cache_target(p, stage, step, stage.notes());
-  return second;
+/// Whether rows of k or v may go to the cache and to an output; rare.
+inline bool has_two_targets(const RopePairsParams& p, int kind) {
+  return kind != kQueryRow && p.rope.outputs[kind].data != nullptr &&
+         p.rope.caches[0].data != nullptr;
 }
 
-/// Readies what the rows of `step`, and its neighbours of the same kind and token, have in common.
-/// `steps`: of the unit from here on. `new_token`: nothing is known of it.
+/// Readies what the rows of `step`, and its neighbours of the same kind and group, have in common.
+/// `steps`: of the unit from here on. `new_group`: nothing is known of its tokens.
 template <RopePairsSpec kSpec>
 inline void begin_segment(const RopePairsParams& p, const PairsStage<kSpec>& stage,
-                          const PairsStep& step, std::int32_t steps, bool new_token,
+                          const PairsStep& step, std::int32_t steps, bool new_group,
                           PairsSegment& segment, PairTurns& turns) {
   using Kind = TokenPlace::Kind;
   const RopeParams& rope = p.rope;
-  const bool is_value = step.kind == kValueRow;
+  const std::int32_t token = token_here<kSpec>(p, step);
   TokenNotes notes;
   TokenLook look;
   turns = {};  // no register holds them meanwhile
-  if (new_token) {
-    const std::int32_t heads = step.head + steps * pairs_teams(kSpec.lanes);
+  if (!new_group) {
+    notes = stage.notes();
+  } else if (token < rope.num_tokens) {
+    const std::int32_t heads = step.head + steps * p.step_heads;
     const bool stored = step.kind != kQueryRow || heads > rope.num_q_heads;
-    look = look_up_token(rope, step.token, stored);
+    look = look_up_token(rope, token, stored);
     notes.kind = look.kind;
     notes.position = position_of(rope, look.positions, pieces_here<kSpec>(p).pair);
   } else {
-    notes = stage.notes();
+    notes.kind = look.kind = Kind::kFaulty;  // there is none: nothing is written
   }
-  if (!is_value && notes.kind == Kind::kLive) {
+  if (step.kind != kValueRow && notes.kind == Kind::kLive) {
     load_turns<kSpec>(rope, rope.weights[step.kind], table_row(rope, notes.position),
                       pieces_here<kSpec>(p), turns);
   }
-  if (new_token) {  // its page is looked at when all that does not depend on it is on its way
-    const CachePlace place = cache_place(rope, step.token, look);
+  if (new_group) {  // its page is looked at when all that does not depend on it is on its way
+    const CachePlace place = cache_place(rope, token, look);
     notes.page = static_cast<std::int32_t>(place.page);
     notes.place = static_cast<std::int32_t>(place.place);
     stage.notes() = notes;
   }
   segment.work = kNoWork;
-  if (notes.kind == Kind::kFaulty) return;
-  segment.target = output_target(p, stage, step);
-  if (notes.kind == Kind::kPadding) {
-    segment.work = kCleared;
-    return;
+  segment.target = output_target(p, stage, step);  // its dtype: of all lanes of q
+  if (notes.kind != Kind::kFaulty) {
+    const bool to_output = segment.target.to != nullptr;
+    const bool live = notes.kind == Kind::kLive;
+    const bool to_cache = live && step.kind != kQueryRow && notes.page >= 0;
+    if (to_cache) segment.target = cache_target(p, stage, step, notes);
+    segment.work = !live ? kCleared : to_cache || to_output ? kStored : kNoWork;
   }
-  const bool to_cache = step.kind != kQueryRow && notes.page >= 0;
-  const bool to_output = segment.target.to != nullptr;
-  if (to_cache) segment.target = cache_target(p, stage, step, notes);
-  if (!to_cache && !to_output) return;
-  segment.work = kStored | (to_cache && to_output ? kTwoTargets : 0);
-  if (rope.scales[step.kind].data != nullptr) segment.work |= kGivenScale;
-  if (!is_value) segment.work |= kTurned | (p.doubtful_shares[step.kind] > 0.0F ? kMayDoubt : 0);
+  if (__any_sync(kWholeWarp, segment.work == kStored)) segment.work |= kSomeStored;
+}
+
+/// One step's rows. True: the coefficients were given up.
+template <RopePairsSpec kSpec>
+inline bool run_step(const RopePairsParams& p, const PairsRow<kSpec>& row, float scale,
+                     const PairsSegment& segment, PairTurns& turns) {
+  const PairsStep& step = row.step;
+  if ((segment.work & kCleared) != 0) clear_row(p, segment.target, row);
+  if ((segment.work & kSomeStored) == 0) return false;
+  const bool own = step.kind == kQueryRow && p.rope.scales[kQueryRow].data == nullptr;
+  LaneTurned lane;
+  float factor = 1.0F;
+  bool gave_up = false;
+  if (step.kind == kValueRow) {
+    lane.y = row.numbers();
+  } else {
+    const bool may_doubt = p.doubtful_shares[step.kind] > 0.0F;
+    gave_up = turn_row(p, row, (segment.work & kStored) != 0, may_doubt, turns, lane, factor);
+  }
+  PairsTarget target = segment.target;
+  bool stored = (segment.work & kStored) != 0;
+  HPCATTN_NO_UNROLL
+  for (bool again = has_two_targets(p, step.kind);; again = false) {
+    store_row(p, target, row, stored, lane.y, factor, own, scale);
+    if (!again) return gave_up;
+    stored &= row.stage.notes().page >= 0;
+    target = output_target(p, row.stage, step);
+  }
 }
 
 template <RopePairsSpec kSpec>
@@ -114,7 +132,7 @@ __device__ void rope_pairs(const RopePairsParams& p) {
                             static_cast<std::int32_t>(threadIdx.x) / 32;
   if (unit >= p.num_units) return;
   const std::int32_t steps = p.unit_steps + (unit < p.longer_units ? 1 : 0);
-  PairsStep step = pairs_step<kSpec>(p, unit * p.unit_steps + min(unit, p.longer_units));
+  PairsStep step = pairs_step(p, unit * p.unit_steps + min(unit, p.longer_units));
   extern __shared__ __align__(16) char shared[];
   PairsStage<kSpec> stage(p, shared, step);
   ptx::wait_for_kernel_before();
@@ -126,46 +144,31 @@ __device__ void rope_pairs(const RopePairsParams& p) {
     if (i < steps) stage.copy(i);
     ptx::cp_async_commit();
   }
+  clear_counters(p.rope, std::int64_t{unit} * 32 + threadIdx.x % 32,
+                 std::int64_t{p.num_units} * 32);
   PairsSegment segment;
   PairTurns turns;
-  bool new_token = true;
+  bool new_group = true;
   HPCATTN_NO_UNROLL
   for (std::int32_t i = 0; i < steps;) {
-    begin_segment(p, stage, step, steps - i, new_token, segment, turns);
-    constexpr int kTeams = pairs_teams(kSpec.lanes);
-    const std::int32_t of_kind = (num_heads(p, step.kind) - step.head + kTeams - 1) / kTeams;
+    begin_segment(p, stage, step, steps - i, new_group, segment, turns);
+    const std::int32_t of_kind =
+        (num_heads(p, step.kind) - step.head + p.step_heads - 1) >> p.step_heads_log2;
     std::int32_t end = min(steps, i + of_kind);
     HPCATTN_NO_UNROLL
-    for (; i < end; ++i, step.head += kTeams, segment.target.to += segment.target.step_stride) {
+    for (; i < end;
+         ++i, step.head += p.step_heads, segment.target.to += segment.target.step_stride) {
       if (i + kAhead < steps) stage.copy(i + kAhead);  // where the rows before these were
       ptx::cp_async_commit();
-      float scale = 0.0F;
-      if ((segment.work & kGivenScale) != 0) {
-        scale = p.rope.scales[step.kind].at(min(stage.head(step), num_heads(p, step.kind) - 1));
-      }
+      const ScaleView& scales = p.rope.scales[step.kind];
+      const float scale = scales.at(min(stage.head(step), num_heads(p, step.kind) - 1));
       ptx::cp_async_wait<kAhead>();
-      const PairsRow<kSpec> row{stage, i, step};
-      if ((segment.work & kStored) == 0) {
-        if (segment.work == kCleared) clear_row(p, segment.target, row);
-        continue;
-      }
-      LaneTurned lane;
-      float factor = 1.0F;
-      if ((segment.work & kTurned) == 0) {
-        lane.y = row.numbers();
-      } else if (turn_row(p, row, (segment.work & kMayDoubt) != 0, turns, lane, factor)) {
-        end = i + 1;  // the coefficients are loaded anew
-      }
-      HPCATTN_NO_UNROLL
-      do {
-        const bool own = (segment.work & kGivenScale) == 0;
-        store_row(p, segment.target, row, lane.y, factor, own, scale);
-      } while (other_target(p, stage, step, segment));
+      if (run_step(p, PairsRow<kSpec>{stage, i, step}, scale, segment, turns)) end = i + 1;
     }
-    new_token = false;
+    new_group = false;
     if (step.head < num_heads(p, step.kind)) continue;
-    to_next_kind(step);
-    new_token = step.kind == kQueryRow;
+    to_next_kind(p, step);
+    new_group = step.kind == kQueryRow;
   }
 }
 

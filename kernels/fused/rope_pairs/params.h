@@ -29,12 +29,15 @@ struct RopePairsParams {
   std::int32_t output_strides[3] = {};  // bytes between heads
   std::int32_t cache_strides[2] = {};   // of k, v: likewise
   std::int32_t scale_strides[2] = {};   // of out_q_scale, bytes between tokens and heads
-  // A step: a row for each team of a warp, all of one kind of a token; steps of a token are
-  // numbered q's, k's, v's. A warp has a unit of neighbouring steps, which may be of several
-  // tokens.
+  // A step: a row for each team of a warp, all of one kind, of neighbouring heads of a group of
+  // neighbouring tokens; steps of a group are numbered q's, k's, v's. A warp has a unit of
+  // neighbouring steps, which may be of several groups.
+  std::int32_t group_tokens = 1;
+  std::int32_t step_heads = 1;  // of each token: 2^step_heads_log2
+  std::int32_t step_heads_log2 = 0;
   std::int32_t q_steps = 0;
   std::int32_t kv_steps = 0;  // k's, or v's
-  FastDivide steps_per_token;
+  FastDivide steps_per_group;
   std::int32_t num_units = 0;
   std::int32_t unit_steps = 0;  // of a unit; one more for each of the first `longer_units`
   std::int32_t longer_units = 0;

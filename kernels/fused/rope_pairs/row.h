@@ -112,11 +112,11 @@ inline float turn_carefully(const RopePairsParams& p, const PairsRow<kSpec>& row
 inline float sum(float x, float other) { return x + other; }
 inline float larger(float x, float other) { return fmaxf(x, other); }
 
-/// Turns a row of q or k, and finds the norm's factor. All lanes of the warp come here. True: the
-/// coefficients were given up.
+/// Turns a row of q or k, and finds the norm's factor. All lanes of the warp come here; `stored`:
+/// the lane's row is. True: the coefficients were given up.
 template <RopePairsSpec kSpec>
-inline bool turn_row(const RopePairsParams& p, const PairsRow<kSpec>& row, bool may_doubt,
-                     PairTurns& turns, LaneTurned& lane, float& factor) {
+inline bool turn_row(const RopePairsParams& p, const PairsRow<kSpec>& row, bool stored,
+                     bool may_doubt, PairTurns& turns, LaneTurned& lane, float& factor) {
   constexpr bool kNormed = kSpec.norm != PairsNorm::kNone;
   constexpr std::uint32_t kAllPairs = (1U << kLanePairs) - 1;
   if (may_doubt) {
@@ -137,6 +137,7 @@ inline bool turn_row(const RopePairsParams& p, const PairsRow<kSpec>& row, bool 
       has_infinite<kSpec.dtype>(row.stage.row(row.index))) {
     lane.doubtful = kAllPairs;
   }
+  if (!stored) lane.doubtful = 0;
   if (!__any_sync(kWholeWarp, lane.doubtful != 0)) return false;
   // Rows whose squares leave float32's range are scaled by a power of two, which the factor takes
   // back.
@@ -175,14 +176,14 @@ inline void store_scale(const RopePairsParams& p, std::int32_t token, std::int32
 }
 
 /// Stores a row: y times `factor`, where the target is fp8 over `scale`, or (`own`) over one that
-/// is computed. All lanes of the warp come here.
+/// is computed: then all lanes of the warp come here. `stored`: the lane's row is.
 template <RopePairsSpec kSpec>
 inline void store_row(const RopePairsParams& p, const PairsTarget& target,
-                      const PairsRow<kSpec>& row, const LaneNumbers& y, float factor, bool own,
-                      float scale) {
+                      const PairsRow<kSpec>& row, bool stored, const LaneNumbers& y, float factor,
+                      bool own, float scale) {
   const PairsStep& step = row.step;
   const std::int32_t head = row.stage.head(step);
-  const bool live = head < num_heads(p, step.kind);
+  const bool live = stored && head < num_heads(p, step.kind);
   if (!is_fp8(target.dtype)) {
     const LaneWords codes = encoded_over<kSpec.dtype>(y, factor, 1.0F);
     if (live) store_pieces<2>(codes, row.stage.gap(), target.to);
@@ -194,7 +195,7 @@ inline void store_row(const RopePairsParams& p, const PairsTarget& target,
                               : encoded_over<DType::kFloat8E5M2>(y, factor, scale);
   if (!live) return;
   store_pieces<1>(codes, row.stage.gap(), target.to);
-  if (step.kind == kQueryRow) store_scale<kSpec>(p, step.token, head, scale);
+  if (step.kind == kQueryRow) store_scale<kSpec>(p, token_here<kSpec>(p, step), head, scale);
 }
 
 /// A row of padding becomes 0.
@@ -211,7 +212,7 @@ inline void clear_row(const RopePairsParams& p, const PairsTarget& target,
       store_pieces<2>({}, row.stage.gap(), target.to);
     }
   }
-  if (step.kind == kQueryRow) store_scale<kSpec>(p, step.token, head, 0.0F);
+  if (step.kind == kQueryRow) store_scale<kSpec>(p, token_here<kSpec>(p, step), head, 0.0F);
 }
 
 }  // namespace hpcattn

@@ -25,7 +25,7 @@ inline std::int32_t num_heads(const RopePairsParams& p, int kind) {
   return kind == kQueryRow ? p.rope.num_q_heads : p.rope.num_kv_heads;
 }
 
-/// A step: its token, the kind of its rows (RopeRow), and the head that the warp's first team
+/// A step: the kind of its rows (RopeRow), and the token and the head that the warp's first team
 /// takes.
 struct PairsStep {
   std::int32_t token;
@@ -33,24 +33,31 @@ struct PairsStep {
   int kind;
 };
 
-/// Step `index` of all.
+/// The token of this lane's team in a step; it may lie past the last.
 template <RopePairsSpec kSpec>
+inline std::int32_t token_here(const RopePairsParams& p, const PairsStep& step) {
+  const int team = (ptx::thread_index_here() & 31) / kSpec.lanes;
+  return step.token + (team >> p.step_heads_log2);
+}
+
+/// Step `index` of all.
 inline PairsStep pairs_step(const RopePairsParams& p, std::int32_t index) {
-  PairsStep step{.token = p.steps_per_token.divide(index)};
-  index -= step.token * p.num_steps();
+  const std::int32_t group = p.steps_per_group.divide(index);
+  PairsStep step{.token = group * p.group_tokens};
+  index -= group * p.num_steps();
   step.kind = index < p.q_steps ? kQueryRow : index < p.q_steps + p.kv_steps ? kKeyRow : kValueRow;
   if (step.kind != kQueryRow) index -= p.q_steps;
   if (step.kind == kValueRow) index -= p.kv_steps;
-  step.head = index * pairs_teams(kSpec.lanes);
+  step.head = index * p.step_heads;
   return step;
 }
 
 /// To the first step of the next kind.
-inline void to_next_kind(PairsStep& step) {
+inline void to_next_kind(const RopePairsParams& p, PairsStep& step) {
   step.head = 0;
   if (++step.kind > kValueRow) {
     step.kind = kQueryRow;
-    ++step.token;
+    step.token += p.group_tokens;
   }
 }
 
@@ -72,7 +79,8 @@ class PairsStage {
       : p_(p), mine_(shared + 16 * ptx::thread_index_here()), next_(first) {
     const LanePieces pieces = pieces_here<kSpec>(p);
     constexpr std::int32_t kNone = 1 << 28;
-    team_ = pieces.live ? (ptx::thread_index_here() & 31) / kSpec.lanes : kNone;
+    const int team = (ptx::thread_index_here() & 31) / kSpec.lanes;
+    first_head_ = pieces.live ? team & (p.step_heads - 1) : kNone;
     gap_ = static_cast<std::uint32_t>(pieces.gap());
     begin_kind();
   }
@@ -82,7 +90,7 @@ class PairsStage {
 
   /// The head of the lane's team in a step; past the last where there is none for it, or where the
   /// lane has no elements.
-  __device__ std::int32_t head(const PairsStep& step) const { return step.head + team_; }
+  __device__ std::int32_t head(const PairsStep& step) const { return step.head + first_head_; }
 
   /// Begins to copy the rows of the next step, the unit's `index`-th; those of `index` -
   /// kStageRows were in their place.
@@ -92,9 +100,9 @@ class PairsStage {
     ptx::cp_async_16(to, from_, live);
     ptx::cp_async_16(to + 16 * kPairsThreads, from_ + ptx::word_here(gap_) * 2, live);
     from_ += p_.inputs[next_.kind].step_stride;
-    next_.head += pairs_teams(kSpec.lanes);
+    next_.head += p_.step_heads;
     if (next_.head < heads_) return;
-    to_next_kind(next_);
+    to_next_kind(p_, next_);
     begin_kind();
   }
 
@@ -139,7 +147,10 @@ class PairsStage {
  private:
   __device__ void begin_kind() {
     const PairsInput& input = p_.inputs[next_.kind];
-    from_ = input.data + std::int64_t{next_.token} * input.token_stride +
+    // Teams without a token copy the last one's rows, which they do not store.
+    const std::int32_t last = static_cast<std::int32_t>(p_.rope.num_tokens) - 1;
+    const std::int32_t token = min(token_here<kSpec>(p_, next_), last);
+    from_ = input.data + std::int64_t{token} * input.token_stride +
             std::int64_t{head(next_)} * input.head_stride + pieces_here<kSpec>(p_).first * 2;
     heads_ = num_heads(p_, next_.kind);
   }
@@ -158,7 +169,7 @@ class PairsStage {
   PairsStep next_;              // to be copied
   const char* from_ = nullptr;  // the lane's first piece of that
   std::int32_t heads_;          // of its kind
-  std::int32_t team_;           // of the warp
+  std::int32_t first_head_;     // of the lane's team, from the step's on
   std::uint32_t gap_;
 };
 

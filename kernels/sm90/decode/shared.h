@@ -30,7 +30,7 @@ struct DecodeShared {
 
   /// One thread, before the first use.
   void init() const {
-    slots().init(1, kAttentionWarps);  // full: who starts the copies, and their bytes
+    slots().init_copied(kAttentionWarps);
     passes().init(1, kAttentionWarps);
     ptx::fence_mbarrier_init();
   }

@@ -53,7 +53,7 @@ struct PrefillShared {
 
   /// One thread, before the first use.
   void init() const {
-    slots().init(1, kComputingWarps);  // full: who starts the copies, and their bytes
+    slots().init_copied(kComputingWarps);
     queries().init(kQueryWarps, kComputingWarps);
     records().init(1, kQueryWarps + kComputingWarps + kTransposingWarps);
     if constexpr (kLayout.transposes) transposed().init(kTransposingWarps, kComputingWarps);

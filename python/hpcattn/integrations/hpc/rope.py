@@ -109,6 +109,7 @@ def _run(
     out_q_dtype: torch.dtype | None = None,
     q_scale: torch.Tensor | None = None,
     out_q_scale: torch.Tensor | None = None,
+    cleared: torch.Tensor | None = None,
     k_scale: torch.Tensor | None = None,
     v_scale: torch.Tensor | None = None,
     upper_max: float = 448.0,
@@ -149,6 +150,7 @@ def _run(
         out_v=out_v,
         q_scale=q_scale,
         out_q_scale=out_q_scale,
+        cleared=cleared,
         upper_max=upper_max,
         norm_policy=_POLICIES[policy],
         q_norm_weight=q_norm_weight if norms else None,
@@ -304,6 +306,8 @@ def rope_norm_store_kv_fp8(
     by_request = None
     if is_prefill and not static and requests == 1 and num_tokens <= padded(longest):
         by_request = qkv.new_empty(1, num_q_heads, padded(longest), dtype=torch.float32)
+    # Of each call its own: other kernels count in it.
+    split_flag = qkv.new_empty(requests, num_kv_heads, dtype=torch.int32)
     q, scales = _run(
         op,
         key_cache,
@@ -322,12 +326,11 @@ def rope_norm_store_kv_fp8(
         out_q_dtype=torch.float8_e4m3fn,
         q_scale=q_scale,
         out_q_scale=None if by_request is None else by_request[0, :, :num_tokens].t(),
+        cleared=split_flag,
         k_scale=k_scale.reshape(1) if k_scale.dim() == 0 else k_scale,
         v_scale=v_scale.reshape(1) if v_scale.dim() == 0 else v_scale,
         upper_max=448.0 if upper_max is None else upper_max,
     )
-    # Of each call its own: other kernels count in it.
-    split_flag = torch.zeros(requests, num_kv_heads, dtype=torch.int32, device=qkv.device)
     if scales is None:
         return q, torch.empty(0, dtype=torch.float32, device=qkv.device), split_flag
     if by_request is not None:

@@ -11,6 +11,7 @@
 #include "src/cuda/kernel_table.h"
 #include "src/cuda/plan.h"
 #include "src/cuda/tensor_map.h"
+#include "src/plan/whole_tiles.h"
 
 namespace hpcattn::cuda {
 namespace {
@@ -49,6 +50,28 @@ bool takes_prefill(const AttentionProblem& problem, const AttentionGroup& group,
          tensor_map_takes(as_pages(problem, problem.v), line_bytes);
 }
 
+AttentionFeatures features_of(const AttentionProblem& problem) {
+  return {.softcap = problem.options.softcap > 0.0,
+          .alibi = problem.options.alibi_slopes.defined(),
+          .unaligned_kv = !rows_aligned(problem.k, 16) || !rows_aligned(problem.v, 16)};
+}
+
+/// Whether the prefill kernel takes the call and needs no plan for it.
+bool needs_no_plan(const AttentionProblem& problem, const AttentionGroup& group,
+                   std::int64_t fixed_split, const DeviceInfo& device) {
+  const plan::BatchSizes sizes{.num_requests = problem.cu_seqlens_q.size(0) - 1,
+                               .num_tokens = problem.q.size(0),
+                               .most_kv = most_kv_tokens(problem)};
+  if (sizes.num_requests > kMostWholeRequests) return false;
+  const PrefillSpec spec = prefill_spec(group, features_of(problem), device.shared_bytes_per_cta);
+  if (!takes_prefill(problem, group, spec, fixed_split, device)) return false;
+  const plan::PrefillCrew crew = prefill_crew(group, fixed_split, arch_of(device), device.num_sms);
+  plan::PlanShape shape = plan_shape(group, fixed_split);
+  shape.costs = crew.costs;
+  return plan::whole_tiles_suffice(shape, sizes, crew.num_workers);
+}
+
+/// Without a plan: a call that needs none.
 void launch_attention(const AttentionProblem& problem, const AttentionGroup& group,
                       const Tensor& plan, const plan::DeviceBound& bound, std::int64_t fixed_split,
                       const Execution& execution) {
@@ -60,10 +83,7 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
   static Counter prefill_launches(kPrefillName);
   const int device = problem.q.device().index;
   const DeviceInfo& info = device_info(device);
-  const AttentionFeatures features{
-      .softcap = problem.options.softcap > 0.0,
-      .alibi = problem.options.alibi_slopes.defined(),
-      .unaligned_kv = !rows_aligned(problem.k, 16) || !rows_aligned(problem.v, 16)};
+  const AttentionFeatures features = features_of(problem);
   const AttentionSpec spec = attention_spec(group, features, shared_budget(info));
   const PrefillSpec prefill = prefill_spec(group, features, info.shared_bytes_per_cta);
   const auto variant = [](const auto& s) { return variant_of(s); };
@@ -113,6 +133,10 @@ void run_attention(const AttentionProblem& problem, const AttentionGroup& group,
       [&] { return to_string(problem.q); }, ", which is over 2^31 rows a KV head. Cut the batch.");
   if (problem.q.size(0) == 0) return;
   const DeviceGuard guard(device);
+  if (!plan.defined() && needs_no_plan(problem, group, fixed_split, device_info(device))) {
+    launch_attention(problem, group, {}, {}, fixed_split, execution);
+    return;
+  }
   const PlanCapacity capacity{.max_requests = problem.cu_seqlens_q.size(0) - 1,
                               .max_tokens = problem.q.size(0),
                               .max_kv_len = std::max<std::int64_t>(most_kv_tokens(problem), 1),

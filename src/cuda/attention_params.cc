@@ -119,8 +119,11 @@ AttentionParams attention_params(const AttentionProblem& problem, const Attentio
   set_keys_and_values(p, problem);
   set_options(p, problem);
   p.group = FastDivide(static_cast<std::uint32_t>(group.num_q_heads / group.num_kv_heads));
-  p.plan = plan.data_as<const std::int32_t>();
-  p.layout = {.num_requests = problem.cu_seqlens_q.size(0) - 1, .words = plan.size(0)};
+  p.layout.num_requests = problem.cu_seqlens_q.size(0) - 1;
+  if (plan.defined()) {
+    p.plan = plan.data_as<const std::int32_t>();
+    p.layout.words = plan.size(0);
+  }
   p.group_header = plan::header_of(group);
   p.group_header.num_requests = static_cast<std::int32_t>(p.layout.num_requests);
   p.partial_out = partials.memory;

@@ -6,7 +6,10 @@
 #include <limits>
 #include <numeric>
 
+#include "hpcattn/counters.h"
 #include "src/cpu/reference/numbers.h"
+#include "src/cuda/attention.h"
+#include "src/cuda/device.h"
 #include "src/gpu_tests/attention_run.h"
 #include "src/gpu_tests/expect.h"
 #include "src/testing/attention_subset.h"
@@ -104,8 +107,11 @@ TEST(GpuAttentionProperty, RenamingPagesChangesNoBit) {
   testkit::expect_all_right(random_cases(60), run);
 }
 
+/// Also where a call needs no plan at all. Rows of padding count where the host chooses a kernel,
+/// and not in a plan: with them bits may differ.
 TEST(GpuAttentionProperty, APlanOfTheCallGivesTheBitsOfOneThatIsGiven) {
   const auto run = [](GpuLane& lane, AttentionCase c) {
+    c.padding_tokens = 0;
     c.kv_lens[0] += 2000;
     AttentionBatch batch(c);
     std::string report = testkit::paged_on_gpu(lane, batch.paged());
@@ -115,6 +121,28 @@ TEST(GpuAttentionProperty, APlanOfTheCallGivesTheBitsOfOneThatIsGiven) {
     return report + unless_equal(batch, first, "a given plan");
   };
   testkit::expect_all_right(random_cases(30), run);
+}
+
+/// No launch for it: its tiles are whole, and the prefill kernel finds them from the lengths.
+TEST(GpuAttentionProperty, APromptNeedsNoPlan) {
+  if (!cuda::arch_of(cuda::device_info(0)).starts_with("sm_90")) {
+    GTEST_SKIP() << "the kernel of sm_90";
+  }
+  AttentionCase c;
+  c.head_dim = 128;
+  c.q_lens = {700, 0, 90};
+  c.kv_lens = {700, 9, 200};
+  testkit::set_dtypes(c, kBf16);
+  const AttentionBatch batch(c);
+  const auto before = counters();
+  EXPECT_EQ(testkit::paged_on_gpu(testkit::main_lane(), batch.paged()), "");
+  const auto after = counters();
+  const auto more = [&](const std::string& name) {
+    const auto count = [&](const auto& all) { return all.contains(name) ? all.at(name) : 0; };
+    return count(after) - count(before);
+  };
+  EXPECT_EQ(more("cuda/plan"), 0);
+  EXPECT_EQ(more(cuda::kPrefillName), 1);
 }
 
 TEST(GpuAttentionProperty, FixedSplitsMakeARequestIndependentOfItsBatch) {

@@ -94,6 +94,14 @@ TEST(GpuQuick, Attention) {
     c.q_lens.assign(150, 12);
     c.kv_lens.assign(150, 20);
   });
+  // As many requests as a call without a plan may have, of unlike lengths, some without a token.
+  add("whole tiles", bf16, [](AttentionCase& c) {
+    c.q_lens.clear(), c.kv_lens.clear();
+    for (int i = 0; i < 32; ++i) {
+      c.q_lens.push_back(i % 5 == 1 ? 0 : 7 * i % 90 + 1);
+      c.kv_lens.push_back(c.q_lens.back() + 41 * i % 300);
+    }
+  });
   add("many splits", bf16, [](AttentionCase& c) {
     c.q_lens = {1, 20};
     c.kv_lens = {1900, 1300};

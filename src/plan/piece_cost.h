@@ -58,10 +58,19 @@ constexpr std::uint32_t pieces_of_alike(const PlanShape& shape, std::uint32_t ti
   return best;
 }
 
+/// Whether wide tiles are best left whole, the dearest of which costs `dearest`, where each worker
+/// has `share` to do: the last one would end before a join were done.
+constexpr bool stay_whole(const PlanShape& shape, std::int64_t dearest, std::int64_t share) {
+  return shape.costs.wide_join > 0 && dearest <= share + share / 8 + shape.costs.wide_join;
+}
+
 /// What a piece of a balanced plan is to cost, about. `tiles`: of one KV head, over 0.
 constexpr CutRule cut_rule(const PlanShape& shape, std::int64_t tiles, std::int32_t num_workers,
                            const WorkSum& work) {
   const std::int64_t cost = work.cost * shape.num_kv_heads;
+  const std::int64_t share = cost / num_workers;
+  const bool wide = work.wide != 0;
+  if (wide && stay_whole(shape, work.dearest, share)) return {};
   // Lengths of requests that decode together differ by little: an eighth is alike.
   if (tiles * work.dearest <= work.cost + work.cost / 8) {
     const std::uint32_t pieces =
@@ -75,8 +84,6 @@ constexpr CutRule cut_rule(const PlanShape& shape, std::int64_t tiles, std::int3
   // times. Many: those that are not cut fill what is left; wide ones, whose joins are dear, are cut
   // where they alone are longer than the mean, by an eighth.
   const bool few = 2 * tiles * shape.num_kv_heads < num_workers;
-  const std::int64_t share = cost / num_workers;
-  const bool wide = work.wide != 0;
   // A wide tile's start and end are dear, so that its pieces must not be short.
   const std::int64_t least = wide ? 3 * shape.costs.wide_overhead : 0;
   const std::int64_t most = few    ? share + share / 8

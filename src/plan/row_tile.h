@@ -33,6 +33,9 @@ struct TileCosts {
   // Of kDeviceTileKv tokens.
   std::int32_t narrow_step = 0;  // bound by reading K and V
   std::int32_t wide_step = 0;    // bound by arithmetic
+  // More than a cut of a wide tile must save: its partial results are written, read and joined.
+  // 0: other kernels' wide tiles, which are seldom cut.
+  std::int32_t wide_join = 0;
   // Steps of a piece, at least: shorter ones cost more in starting and combining than they balance.
   std::int32_t min_narrow = 1;
   std::int32_t min_wide = 1;
@@ -66,12 +69,15 @@ constexpr TileCosts tile_costs(int head_dim, int kv_bytes) {
 /// Of Hopper's prefill kernel, whose cta has its multiprocessor to itself. 64 tokens of bf16 at
 /// head dim 128 and 128 rows are 4.2 MFLOP, 1.6k clocks at three quarters of what the tensor cores
 /// do; fp8 takes half. Tiles of few rows are bound by reading, as narrow ones are. The next tile's
-/// products begin beside the end of the one before, so that starting and ending costs less.
+/// products begin beside the end of the one before, so that starting and ending costs less. A cut
+/// gains nothing where it saves less than 32k clocks: measured, docs/experiments/prefill.md.
 constexpr TileCosts prefill_costs(int head_dim, int kv_bytes) {
   constexpr int kWideStep = 16;
   constexpr int kNarrowStep = 19;
   constexpr int kMostStep = 127;
+  constexpr int kWideJoin = 320;
   TileCosts costs{.narrow_overhead = 30, .wide_overhead = 45, .min_narrow = 2, .min_wide = 2};
+  costs.wide_join = std::max(kWideJoin * head_dim / 128, 1);
   costs.narrow_step = std::clamp(kNarrowStep * head_dim * kv_bytes / (128 * 2), 1, kMostStep);
   costs.wide_step = std::clamp(
       kWideStep * head_dim * kv_bytes * tile_rows(head_dim).wide / (128 * 2 * 128), 1, kMostStep);

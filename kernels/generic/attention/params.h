@@ -72,7 +72,7 @@ struct AttentionParams {
   const float* k_scale = nullptr;
   std::int64_t k_scale_stride = 0;
 
-  const std::int32_t* plan = nullptr;
+  const std::int32_t* plan = nullptr;  // null: tasks are whole tiles (sm90/prefill)
   plan::DeviceLayout layout;
   plan::Header group_header;  // the group fields that the plan's header must have
 

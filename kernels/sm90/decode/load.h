@@ -82,7 +82,7 @@ inline void load_tasks(const DecodeParams& params, const plan::Task& first,
   const auto task_at = [&](int i) {
     return i == static_cast<int>(blockIdx.x) ? first : load_task(p, i);
   };
-  for_each_task(p, lane, task_at, [&](const plan::Task& task, const auto& take) {
+  for_each_task(PlannedTasks{p}, lane, task_at, [&](const plan::Task& task, const auto& take) {
     // Under way with the length that task_fits() looks at.
     const int first_page = page_of<kSpec>(p, task, TileRange<kTileKv>(task).begin, lane);
     if (!task_fits(p, task, lane == 0)) return;

@@ -111,6 +111,12 @@ constexpr PrefillLayout prefill_layout(const PrefillSpec& spec) {
   return layout;
 }
 
+/// In the record of a task: there are no more.
+inline constexpr int kNoRequest = -1;
+
+/// Requests of a call without a plan: a lane of the warp that finds its tasks for each.
+inline constexpr int kMostWholeRequests = 32;
+
 /// 16-bit numbers or e4m3, q's those of K and V; heads of whole lines, pages that boxes divide.
 /// What `checked` variants look at is the generic kernel's.
 constexpr bool prefill_takes(const PrefillSpec& spec) {

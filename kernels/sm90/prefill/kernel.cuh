@@ -21,12 +21,12 @@ inline void prefill(const PrefillParams& params) {
   extern __shared__ __align__(1024) char shared[];
   const AttentionParams& p = params.attention;
   const PrefillShared<kSpec> parts{shared};
-  if (threadIdx.x == 0) parts.init();
+  if (threadIdx.x == 0) parts.init(p.plan != nullptr);
   ptx::wait_for_kernel_before();
   ptx::let_next_kernel_begin();
   const bool claims = threadIdx.x < 32;
   if (claims) load_first_task(p);  // into L1, on its way with the header
-  if (!plan_fits(p, p.fault)) return;
+  if (p.plan != nullptr && !plan_fits(p, p.fault)) return;
   __syncthreads();
 
   constexpr int kComputing = kLayout.warpgroups * kWarpgroupThreads;

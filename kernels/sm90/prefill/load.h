@@ -72,7 +72,7 @@ inline void load_task_tiles(const PrefillParams& params, const plan::Task& task,
   }
 }
 
-/// All tasks of this cta; one warp.
+/// All tasks of this cta; one warp. It claims those of a plan.
 template <PrefillSpec kSpec>
 inline void load_keys_and_values(const PrefillParams& params, const PrefillShared<kSpec>& shared,
                                  int lane) {
@@ -80,12 +80,25 @@ inline void load_keys_and_values(const PrefillParams& params, const PrefillShare
   int item = 0;
   const AttentionParams& p = params.attention;
   const auto load = [&](const plan::Task& task, const auto& before_last) {
-    if (!task_fits(p, task, lane == 0)) return;
-    send_record<kSpec>(shared, number++, task, lane);
     load_task_tiles<kSpec>(params, task, shared, item, lane, before_last);
     item += TileItems<prefill_layout(kSpec)>(task).items();
+    ++number;
   };
-  for_each_task(p, lane, [&](int i) { return load_task(p, i); }, load);
+  if (p.plan == nullptr) {
+    for (;;) {
+      shared.records().wait_full(number);
+      const plan::Task task = shared.record(number);
+      shared.records().release(number);
+      if (task.request == kNoRequest) return;
+      load(task, [] {});
+    }
+  }
+  const auto send_and_load = [&](const plan::Task& task, const auto& before_last) {
+    if (!task_fits(p, task, lane == 0)) return;
+    send_record<kSpec>(shared, number, task, lane);
+    load(task, before_last);
+  };
+  for_each_task(PlannedTasks{p}, lane, [&](int i) { return load_task(p, i); }, send_and_load);
   send_end<kSpec>(shared, number, lane);
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The warps that bring q of a task's rows, as the products take it.
+// The warps that bring q of a task's rows, as the products take it. Without a plan the first of
+// them finds the tasks.
 #pragma once
 
 #include "kernels/generic/attention/query.h"
 #include "kernels/ptx/copy.h"
-#include "kernels/sm90/prefill/ring.h"
+#include "kernels/sm90/prefill/tasks.h"
 #include "kernels/sm90/tasks.h"
 
 namespace hpcattn {
@@ -107,12 +108,16 @@ inline void load_queries(const AttentionParams& p, const PrefillShared<kSpec>& s
   constexpr int kThreads = PrefillShared<kSpec>::kQueryWarps * 32;
   const plan::Task first = load_first_task(p);
   if (may_look_ahead(p, first)) fetch_query<kSpec.attention, kThreads>(p, first, thread);
+  const bool sends = p.plan == nullptr && thread < 32;
+  if (sends) send_whole_tile<kSpec>(p, shared, 0, thread);
   for (int number = 0;; ++number) {
     records.wait_full(number);
     const plan::Task task = shared.record(number);
     records.release(number);
     if (task.request == kNoRequest) return;
-    if (number > 0) fetch_query<kSpec.attention, kThreads>(p, task, thread);
+    // So early that it is there when K and V of this task are on their way.
+    if (sends) send_whole_tile<kSpec>(p, shared, number + 1, thread);
+    if (number > 0 || p.plan == nullptr) fetch_query<kSpec.attention, kThreads>(p, task, thread);
     queries.wait_empty(number);
     store_lines_of_query<kSpec>(p, task, shared.q(number), thread);
     ptx::fence_async_shared();  // the products read what these threads wrote or copied

@@ -12,9 +12,6 @@
 
 namespace hpcattn {
 
-/// In the record of a task: there are no more.
-inline constexpr int kNoRequest = -1;
-
 /// The parts of shared memory (config.h).
 template <PrefillSpec kSpec>
 struct PrefillShared {
@@ -51,11 +48,13 @@ struct PrefillShared {
     }
   }
 
-  /// One thread, before the first use.
-  void init() const {
+  /// One thread, before the first use. `planned`: who loads K and V sends the records, else it
+  /// reads them too.
+  void init(bool planned) const {
     slots().init_copied(kComputingWarps);
     queries().init(kQueryWarps, kComputingWarps);
-    records().init(1, kQueryWarps + kComputingWarps + kTransposingWarps);
+    constexpr int kReaders = kQueryWarps + kComputingWarps + kTransposingWarps;
+    records().init(1, planned ? kReaders : kReaders + 1);
     if constexpr (kLayout.transposes) transposed().init(kTransposingWarps, kComputingWarps);
     ptx::fence_mbarrier_init();
   }

@@ -70,12 +70,12 @@ constexpr TileCosts tile_costs(int head_dim, int kv_bytes) {
 /// head dim 128 and 128 rows are 4.2 MFLOP, 1.6k clocks at three quarters of what the tensor cores
 /// do; fp8 takes half. Tiles of few rows are bound by reading, as narrow ones are. The next tile's
 /// products begin beside the end of the one before, so that starting and ending costs less. A cut
-/// gains nothing where it saves less than 32k clocks: measured, docs/experiments/prefill.md.
+/// gains nothing where it saves less than 48k clocks: measured, docs/experiments/prefill.md.
 constexpr TileCosts prefill_costs(int head_dim, int kv_bytes) {
   constexpr int kWideStep = 16;
   constexpr int kNarrowStep = 19;
   constexpr int kMostStep = 127;
-  constexpr int kWideJoin = 320;
+  constexpr int kWideJoin = 480;
   TileCosts costs{.narrow_overhead = 30, .wide_overhead = 45, .min_narrow = 2, .min_wide = 2};
   costs.wide_join = std::max(kWideJoin * head_dim / 128, 1);
   costs.narrow_step = std::clamp(kNarrowStep * head_dim * kv_bytes / (128 * 2), 1, kMostStep);

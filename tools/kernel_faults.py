@@ -207,6 +207,18 @@ FAULTS = (
         kernels="prefill",
     ),
     Fault(
+        "tiles of the request before",
+        _PREFILL + "whole_tiles.h",
+        "last - (among - before)",
+        "last - among",
+    ),
+    Fault(
+        "tiles that see farther counted as fewer",
+        _PREFILL + "whole_tiles.h",
+        "mine.tiles_from(p_, level + 1)",
+        "mine.tiles_from(p_, level + 2)",
+    ),
+    Fault(
         "slots filled before they are free",
         _PREFILL + "load.h",
         "slots.wait_empty(at);",

@@ -33,7 +33,8 @@ constexpr std::int64_t least_share(const PlanShape& shape, const BatchSizes& siz
   const double tiles = rows / shape.rows.wide * shape.num_kv_heads;
   double cost = tiles * shape.costs.wide_overhead;
   if (shape.mask.causal && shape.mask.window == 0) {
-    const double seen = 0.5 * static_cast<double>(sizes.num_tokens / sizes.num_requests);
+    const std::int64_t each = sizes.num_tokens / sizes.num_requests;
+    const double seen = 0.5 * static_cast<double>(each);
     cost += tiles * seen / kDeviceTileKv * shape.costs.wide_step;
   }
   return static_cast<std::int64_t>(cost / static_cast<double>(num_workers));

@@ -144,6 +144,13 @@ def _check_options(
     check.fixed_split(options.fixed_split)
 
 
+def _check_requests_of_scales(
+    check: Checks, q_scale: torch.Tensor | None, num_requests: int
+) -> None:
+    if q_scale is not None and q_scale.dim() == 3:
+        check.shape("q_scale", q_scale, (num_requests, None, None))
+
+
 def _paged_attention(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -184,6 +191,7 @@ def _paged_attention(
     _check_attention(check, q, "k_cache", k_cache, "v_cache", v_cache, out, lse, options)
     check.tensor("kv_lens", kv_lens, (None,), (torch.int32,))
     check.tensor("cu_seqlens_q", cu_seqlens_q, (kv_lens.shape[0] + 1,), (torch.int32,))
+    _check_requests_of_scales(check, q_scale, kv_lens.shape[0])
     check.tensor("page_table", page_table, (kv_lens.shape[0], None), (torch.int32,))
 
 
@@ -226,6 +234,7 @@ def _packed_attention(
     _check_attention(check, q, "k", k, "v", v, out, lse, options)
     check.tensor("cu_seqlens_k", cu_seqlens_k, (None,), (torch.int32,))
     check.tensor("cu_seqlens_q", cu_seqlens_q, (cu_seqlens_k.shape[0],), (torch.int32,))
+    _check_requests_of_scales(check, q_scale, cu_seqlens_k.shape[0] - 1)
 
 
 def _merge_partials(

@@ -117,6 +117,20 @@ BY_SHAPE = [
     ),
     (
         paged,
+        change(
+            q=cast(E4M3),
+            k_cache=cast(E4M3),
+            v_cache=cast(E4M3),
+            out=cast(torch.bfloat16),
+            q_scale=torch.ones(5, 4, 16),
+            k_scale=torch.ones(1),
+            v_scale=torch.ones(1),
+        ),
+        INVALID,
+        r"q_scale is float32\[5, 4, 16\].*, expected ",
+    ),
+    (
+        paged,
         change(k_scale=torch.ones(1)),
         INVALID,
         "k_scale is given and k_cache is .*float.*Leave it out",
@@ -257,6 +271,13 @@ BY_SHAPE = [
     ),
     (rope, change(v_cache=None), INVALID, "k_cache is given alone"),
     (rope, change(q_scale=torch.ones(1)), INVALID, "q_scale is given and out_q is float32"),
+    (rope, change(cleared=torch.ones(2)), INVALID, "cleared has dtype float32, expected int32"),
+    (
+        rope,
+        change(cleared=int32([[1, 2], [3, 4]]).t()),
+        INVALID,
+        "cleared .*gaps between its entries, expected a contiguous tensor",
+    ),
     (rope, change(out_q=cast(torch.float16)), INVALID, "out_q has dtype float16, expected float32"),
     (
         rope,

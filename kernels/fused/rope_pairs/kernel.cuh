@@ -14,6 +14,7 @@ enum PairsWork : unsigned {
   kStored = 1,
   kCleared = 2,
   kSomeStored = 4,  // some row of the warp is
+  kGivenScale = 8,  // fp8 is stored over a scale that the caller gives
 };
 
 /// What the rows of one kind of a group's tokens have in common. The group may have tokens of
@@ -96,6 +97,7 @@ inline void begin_segment(const RopePairsParams& p, const PairsStage<kSpec>& sta
     segment.work = !live ? kCleared : to_cache || to_output ? kStored : kNoWork;
   }
   if (__any_sync(kWholeWarp, segment.work == kStored)) segment.work |= kSomeStored;
+  if (rope.scales[step.kind].data != nullptr) segment.work |= kGivenScale;
 }
 
 /// One step's rows. True: the coefficients were given up.
@@ -105,7 +107,7 @@ inline bool run_step(const RopePairsParams& p, const PairsRow<kSpec>& row, float
   const PairsStep& step = row.step;
   if ((segment.work & kCleared) != 0) clear_row(p, segment.target, row);
   if ((segment.work & kSomeStored) == 0) return false;
-  const bool own = step.kind == kQueryRow && p.rope.scales[kQueryRow].data == nullptr;
+  const bool own = step.kind == kQueryRow && (segment.work & kGivenScale) == 0;
   LaneTurned lane;
   float factor = 1.0F;
   bool gave_up = false;
@@ -160,8 +162,10 @@ __device__ void rope_pairs(const RopePairsParams& p) {
          ++i, step.head += p.step_heads, segment.target.to += segment.target.step_stride) {
       if (i + kAhead < steps) stage.copy(i + kAhead);  // where the rows before these were
       ptx::cp_async_commit();
-      const ScaleView& scales = p.rope.scales[step.kind];
-      const float scale = scales.at(min(stage.head(step), num_heads(p, step.kind) - 1));
+      float scale = 1.0F;
+      if ((segment.work & kGivenScale) != 0) {
+        scale = p.rope.scales[step.kind].at(min(stage.head(step), num_heads(p, step.kind) - 1));
+      }
       ptx::cp_async_wait<kAhead>();
       if (run_step(p, PairsRow<kSpec>{stage, i, step}, scale, segment, turns)) end = i + 1;
     }

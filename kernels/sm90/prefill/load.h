@@ -72,34 +72,55 @@ inline void load_task_tiles(const PrefillParams& params, const plan::Task& task,
   }
 }
 
-/// All tasks of this cta; one warp. It claims those of a plan.
+/// The cta's tasks, as the warp that loads K and V comes to know of them: it claims those of a
+/// plan; without one they are sent to it, as to all others. One piece of code for both, so that
+/// there is one for the copies.
+template <PrefillSpec kSpec>
+struct LoadedTasks {
+  const AttentionParams& p;
+  const PrefillShared<kSpec>& shared;
+  const int& number;  // of the task that comes next
+
+  bool planned() const { return p.plan != nullptr; }
+  int first() const { return planned() ? first_task(p) : wait_for_record(); }
+  Ticket take() const { return planned() ? take_ticket(p) : 0; }
+  int next(Ticket ticket) const { return planned() ? next_task(p, ticket) : wait_for_record(); }
+
+  /// By all lanes.
+  plan::Task at(int index) const {
+    if (planned()) return load_task(p, index);
+    shared.records().wait_full(number);
+    const plan::Task task = shared.record(number);
+    shared.records().release(number);
+    return task;
+  }
+
+ private:
+  int wait_for_record() const {
+    shared.records().wait_full(number);
+    return shared.record(number).request == kNoRequest ? kNoTask : number;
+  }
+};
+
+/// All tasks of this cta; one warp.
 template <PrefillSpec kSpec>
 inline void load_keys_and_values(const PrefillParams& params, const PrefillShared<kSpec>& shared,
                                  int lane) {
   int number = 0;
   int item = 0;
   const AttentionParams& p = params.attention;
+  const LoadedTasks<kSpec> tasks{p, shared, number};
   const auto load = [&](const plan::Task& task, const auto& before_last) {
+    if (tasks.planned()) {
+      if (!task_fits(p, task, lane == 0)) return;
+      send_record<kSpec>(shared, number, task, lane);
+    }
     load_task_tiles<kSpec>(params, task, shared, item, lane, before_last);
     item += TileItems<prefill_layout(kSpec)>(task).items();
     ++number;
   };
-  if (p.plan == nullptr) {
-    for (;;) {
-      shared.records().wait_full(number);
-      const plan::Task task = shared.record(number);
-      shared.records().release(number);
-      if (task.request == kNoRequest) return;
-      load(task, [] {});
-    }
-  }
-  const auto send_and_load = [&](const plan::Task& task, const auto& before_last) {
-    if (!task_fits(p, task, lane == 0)) return;
-    send_record<kSpec>(shared, number, task, lane);
-    load(task, before_last);
-  };
-  for_each_task(PlannedTasks{p}, lane, [&](int i) { return load_task(p, i); }, send_and_load);
-  send_end<kSpec>(shared, number, lane);
+  for_each_task(tasks, lane, [&](int i) { return tasks.at(i); }, load);
+  if (tasks.planned()) send_end<kSpec>(shared, number, lane);
 }
 
 }  // namespace hpcattn

@@ -39,41 +39,46 @@ std::optional<DecodeSpec> decode_spec_of(const AttentionProblem& problem,
   return decode_spec(attention, group.page_size, rows_of(problem, group), arch_of(device));
 }
 
-bool takes_prefill(const AttentionProblem& problem, const AttentionGroup& group,
-                   const PrefillSpec& spec, std::int64_t fixed_split, const DeviceInfo& device) {
-  if (!prefill_is_chosen(spec, rows_of(problem, group), fixed_split, arch_of(device)) ||
-      !has_tensor_maps()) {
-    return false;
-  }
-  const int line_bytes = prefill_layout(spec).line_bytes;
-  return tensor_map_takes(as_pages(problem, problem.k), line_bytes) &&
-         tensor_map_takes(as_pages(problem, problem.v), line_bytes);
-}
-
 AttentionFeatures features_of(const AttentionProblem& problem) {
   return {.softcap = problem.options.softcap > 0.0,
           .alibi = problem.options.alibi_slopes.defined(),
           .unaligned_kv = !rows_aligned(problem.k, 16) || !rows_aligned(problem.v, 16)};
 }
 
-/// Whether the prefill kernel takes the call and needs no plan for it.
+/// The prefill kernel's spec where that takes the call.
+std::optional<PrefillSpec> prefill_spec_of(const AttentionProblem& problem,
+                                           const AttentionGroup& group, std::int64_t fixed_split,
+                                           const DeviceInfo& device) {
+  const PrefillSpec spec = prefill_spec(group, features_of(problem), device.shared_bytes_per_cta);
+  if (!prefill_is_chosen(spec, rows_of(problem, group), fixed_split, arch_of(device)) ||
+      !has_tensor_maps()) {
+    return {};
+  }
+  const int line_bytes = prefill_layout(spec).line_bytes;
+  if (!tensor_map_takes(as_pages(problem, problem.k), line_bytes) ||
+      !tensor_map_takes(as_pages(problem, problem.v), line_bytes)) {
+    return {};
+  }
+  return spec;
+}
+
+/// Whether a call that the prefill kernel takes needs no plan.
 bool needs_no_plan(const AttentionProblem& problem, const AttentionGroup& group,
                    std::int64_t fixed_split, const DeviceInfo& device) {
   const plan::BatchSizes sizes{.num_requests = problem.cu_seqlens_q.size(0) - 1,
                                .num_tokens = problem.q.size(0),
                                .most_kv = most_kv_tokens(problem)};
   if (sizes.num_requests > kMostWholeRequests) return false;
-  const PrefillSpec spec = prefill_spec(group, features_of(problem), device.shared_bytes_per_cta);
-  if (!takes_prefill(problem, group, spec, fixed_split, device)) return false;
   const plan::PrefillCrew crew = prefill_crew(group, fixed_split, arch_of(device), device.num_sms);
   plan::PlanShape shape = plan_shape(group, fixed_split);
   shape.costs = crew.costs;
   return plan::whole_tiles_suffice(shape, sizes, crew.num_workers);
 }
 
-/// Without a plan: a call that needs none.
+/// `prefill`: where that kernel takes the call. Without a plan: a call of it that needs none.
 void launch_attention(const AttentionProblem& problem, const AttentionGroup& group,
-                      const Tensor& plan, const plan::DeviceBound& bound, std::int64_t fixed_split,
+                      const std::optional<PrefillSpec>& prefill, const Tensor& plan,
+                      const plan::DeviceBound& bound, std::int64_t fixed_split,
                       const Execution& execution) {
   static KernelTable<AttentionSpec> generic_kernels;
   static KernelTable<DecodeSpec> decode_kernels;
@@ -83,9 +88,7 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
   static Counter prefill_launches(kPrefillName);
   const int device = problem.q.device().index;
   const DeviceInfo& info = device_info(device);
-  const AttentionFeatures features = features_of(problem);
-  const AttentionSpec spec = attention_spec(group, features, shared_budget(info));
-  const PrefillSpec prefill = prefill_spec(group, features, info.shared_bytes_per_cta);
+  const AttentionSpec spec = attention_spec(group, features_of(problem), shared_budget(info));
   const auto variant = [](const auto& s) { return variant_of(s); };
 
   const std::int64_t row_floats = std::int64_t{group.head_dim} + 1;
@@ -95,9 +98,9 @@ void launch_attention(const AttentionProblem& problem, const AttentionGroup& gro
                          .rows = bound.partial_rows};
   const AttentionParams params = attention_params(problem, group, plan, room);
   const auto ctas = static_cast<unsigned>(plan_workers(device));
-  if (takes_prefill(problem, group, prefill, fixed_split, info)) {
-    const Kernel& kernel = prefill_kernels.get(device, prefill, variant);
-    const PrefillLayout layout = prefill_layout(prefill);
+  if (prefill) {
+    const Kernel& kernel = prefill_kernels.get(device, *prefill, variant);
+    const PrefillLayout layout = prefill_layout(*prefill);
     const auto map_of = [&](const Tensor& kv) {
       return page_map(as_pages(problem, kv), layout.box_tokens, BoxLines::kOne, layout.line_bytes);
     };
@@ -133,8 +136,10 @@ void run_attention(const AttentionProblem& problem, const AttentionGroup& group,
       [&] { return to_string(problem.q); }, ", which is over 2^31 rows a KV head. Cut the batch.");
   if (problem.q.size(0) == 0) return;
   const DeviceGuard guard(device);
-  if (!plan.defined() && needs_no_plan(problem, group, fixed_split, device_info(device))) {
-    launch_attention(problem, group, {}, {}, fixed_split, execution);
+  const DeviceInfo& info = device_info(device);
+  const auto prefill = prefill_spec_of(problem, group, fixed_split, info);
+  if (!plan.defined() && prefill && needs_no_plan(problem, group, fixed_split, info)) {
+    launch_attention(problem, group, prefill, {}, {}, fixed_split, execution);
     return;
   }
   const PlanCapacity capacity{.max_requests = problem.cu_seqlens_q.size(0) - 1,
@@ -144,7 +149,7 @@ void run_attention(const AttentionProblem& problem, const AttentionGroup& group,
                               .device = problem.q.device()};
   const plan::DeviceBound bound = plan_bound(group, capacity);
   if (plan.defined()) {
-    launch_attention(problem, group, plan, bound, fixed_split, execution);
+    launch_attention(problem, group, prefill, plan, bound, fixed_split, execution);
     return;
   }
   const Workspace words(execution, device, static_cast<std::size_t>(bound.words) * 4);
@@ -157,7 +162,7 @@ void run_attention(const AttentionProblem& problem, const AttentionGroup& group,
              .fixed_split = fixed_split,
              .plan = made},
             packed ? KvLens::kCumulative : KvLens::kEach, execution);
-  launch_attention(problem, group, made, bound, fixed_split, execution);
+  launch_attention(problem, group, prefill, made, bound, fixed_split, execution);
 }
 
 }  // namespace hpcattn::cuda

@@ -108,10 +108,18 @@ TEST(GpuAttentionProperty, RenamingPagesChangesNoBit) {
 }
 
 /// Also where a call needs no plan at all. Rows of padding count where the host chooses a kernel,
-/// and not in a plan: with them bits may differ.
+/// and not in a plan: where they make it choose the prefill kernel, bits may differ.
 TEST(GpuAttentionProperty, APlanOfTheCallGivesTheBitsOfOneThatIsGiven) {
   const auto run = [](GpuLane& lane, AttentionCase c) {
-    c.padding_tokens = 0;
+    const std::int64_t live = std::accumulate(c.q_lens.begin(), c.q_lens.end(), std::int64_t{0});
+    const auto rows = [&](std::int64_t tokens) {
+      return cuda::rows_of_request(tokens, c.num_q_heads / c.num_kv_heads,
+                                   static_cast<std::int64_t>(c.q_lens.size()));
+    };
+    if (rows(live) <= cuda::kMostDecodeRows &&
+        rows(live + c.padding_tokens) > cuda::kMostDecodeRows) {
+      c.padding_tokens = 0;
+    }
     c.kv_lens[0] += 2000;
     AttentionBatch batch(c);
     std::string report = testkit::paged_on_gpu(lane, batch.paged());
@@ -126,7 +134,7 @@ TEST(GpuAttentionProperty, APlanOfTheCallGivesTheBitsOfOneThatIsGiven) {
 /// No launch for it: its tiles are whole, and the prefill kernel finds them from the lengths.
 TEST(GpuAttentionProperty, APromptNeedsNoPlan) {
   if (!cuda::arch_of(cuda::device_info(0)).starts_with("sm_90")) {
-    GTEST_SKIP() << "the kernel of sm_90";
+    GTEST_SKIP() << "needs a GPU of sm_90: no other has the prefill kernel";
   }
   AttentionCase c;
   c.head_dim = 128;

@@ -69,8 +69,9 @@ constexpr TileCosts tile_costs(int head_dim, int kv_bytes) {
 /// Of Hopper's prefill kernel, whose cta has its multiprocessor to itself. 64 tokens of bf16 at
 /// head dim 128 and 128 rows are 4.2 MFLOP, 1.6k clocks at three quarters of what the tensor cores
 /// do; fp8 takes half. Tiles of few rows are bound by reading, as narrow ones are. The next tile's
-/// products begin beside the end of the one before, so that starting and ending costs less. A cut
-/// gains nothing where it saves less than 48k clocks: measured, docs/experiments/prefill.md.
+/// products begin beside the end of the one before, so that starting and ending costs less. Cuts
+/// that save up to some 30k clocks were measured, and gained nothing or lost 10 us
+/// (docs/experiments/prefill.md); up to kWideJoin, 48k, a plan's own launch weighs as much.
 constexpr TileCosts prefill_costs(int head_dim, int kv_bytes) {
   constexpr int kWideStep = 16;
   constexpr int kNarrowStep = 19;
